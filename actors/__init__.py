@@ -1,0 +1,118 @@
+"""perdure: an event-sourced actor framework for agent tasks.
+
+What depends on what, each file only on those above it, and on `domain` and `stores`:
+
+    mapper, view                          rows and events; what a person is told
+    task_log                              the one place that appends
+    definitions, info, context            @agent, @step; what running code is told, and what it calls
+    supervised, worker                    actors whose every end is told; what those of one worker share
+    event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
+    directory, supervisor, recovery       who is active; what follows an end; what is due
+    tree                                  the supervision tree in one constructor
+    system                                AgentSystem, TaskRef
+    testing, cli, demo                    the kit for users' own tests; the command line
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec as _find_spec
+from pathlib import Path as _Path
+
+
+def _guard_names() -> None:
+    """Raise ImportError where another package of the same name hides one of ours."""
+    home = _Path(__file__).resolve().parent.parent
+    for name in ("domain", "stores"):
+        spec = _find_spec(name)
+        found = spec.origin if spec is not None and spec.origin is not None else "no file"
+        if _Path(found).resolve().parent.parent != home:
+            raise ImportError(
+                f"perdure needs its own package {name!r} beside {home / 'actors'}, but Python finds {found}."
+                " Rename the other package, or keep its folder off sys.path when perdure is imported"
+            )
+
+
+_guard_names()
+
+from actors.context import step_info, task_info  # noqa: E402  after the guard
+from actors.definitions import Agent, Step, agent, step  # noqa: E402
+from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
+from actors.system import AgentSystem, TaskRef  # noqa: E402
+from actors.view import StepView, TaskView  # noqa: E402
+from domain.errors import (  # noqa: E402
+    DefinitionError,
+    FailTask,
+    InsideTaskError,
+    InvalidTaskIdError,
+    NestedStepError,
+    OutsideTaskError,
+    OwnershipLost,
+    PerdureError,
+    ResolveError,
+    StepError,
+    Suspended,
+    TaskConflictError,
+    TaskEndedError,
+    TaskError,
+    TaskFailedError,
+    TaskHeldError,
+    UnknownAgentError,
+    UnknownTaskError,
+    UnreadableTaskError,
+    UnstorableValueError,
+)
+from domain.faults import Fault  # noqa: E402
+from stores import (  # noqa: E402
+    InvalidStoreURLError,
+    NewerStoreError,
+    StoreCorruptError,
+    StoreError,
+    StoreUnavailableError,
+    open_store,
+)
+
+__all__ = [
+    "Agent",
+    "AgentSystem",
+    "DefinitionError",
+    "Doubt",
+    "FailTask",
+    "Fault",
+    "Happened",
+    "InsideTaskError",
+    "InvalidStoreURLError",
+    "InvalidTaskIdError",
+    "NestedStepError",
+    "NewerStoreError",
+    "NotHappened",
+    "OutsideTaskError",
+    "OwnershipLost",
+    "PerdureError",
+    "ResolveError",
+    "Step",
+    "StepError",
+    "StepInfo",
+    "StepView",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreUnavailableError",
+    "Suspended",
+    "TaskConflictError",
+    "TaskEndedError",
+    "TaskError",
+    "TaskFailedError",
+    "TaskHeldError",
+    "TaskInfo",
+    "TaskRef",
+    "TaskView",
+    "Unknown",
+    "UnknownAgentError",
+    "UnknownTaskError",
+    "UnreadableTaskError",
+    "UnstorableValueError",
+    "agent",
+    "open_store",
+    "step",
+    "step_info",
+    "task_info",
+]

@@ -1,0 +1,80 @@
+"""Who is active here: task id to live actor, and what may be active at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from actors.task_actor import TaskActor
+
+
+class Directory:
+    """The live task actors of one system, at most `limit` at once; a suspect is active alone, until its first new
+    outcome.
+
+    Safe in all threads. A place is taken before an actor starts, and given back when its end was told.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lent = 0
+        self._suspect: str | None = None
+        self._actors: dict[str, TaskActor | None] = {}
+        self._changed = threading.Condition()
+
+    def admit(self, task_id: str, *, alone: bool = False) -> bool:
+        """Take a place for a task, if there is one."""
+        with self._changed:
+            if task_id in self._actors or self.free() <= 0 or (alone and self._actors):
+                return False
+            self._actors[task_id] = None
+            if alone:
+                self._suspect = task_id
+            return True
+
+    def enter(self, task_id: str, actor: TaskActor) -> None:
+        """Enter the actor for which a place was taken, unless it has ended already."""
+        with self._changed:
+            if task_id in self._actors:
+                self._actors[task_id] = actor
+
+    def leave(self, task_id: str) -> None:
+        """Give a place back."""
+        with self._changed:
+            self._actors.pop(task_id, None)
+            if self._suspect == task_id:
+                self._suspect = None
+            self._changed.notify_all()
+
+    def proven(self, task_id: str) -> None:
+        """Let others in again: the suspect has got somewhere."""
+        with self._changed:
+            if self._suspect == task_id:
+                self._suspect = None
+
+    def free(self) -> int:
+        """Count the places that are free now; none while a suspect is active."""
+        with self._changed:
+            return 0 if self._suspect is not None else self._limit + self._lent - len(self._actors)
+
+    def hosted(self) -> dict[str, TaskActor | None]:
+        """List the tasks that have a place, and their actors; None for one that is just starting."""
+        with self._changed:
+            return dict(self._actors)
+
+    def wait_empty(self, timeout: float) -> bool:
+        """Wait until no place is taken, at most `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._actors, timeout)
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """Lend the caller's place while it waits for another task, so that a waiter never starves what it waits for."""
+        with self._changed:
+            self._lent += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._lent -= 1

@@ -1,0 +1,132 @@
+"""Recovery is a loop: what is open, due and owned by nobody alive is given an actor.
+
+The index is the timer heap: a restart, a new task, a task whose worker died are all rows that are due. One bad task
+never stops the loop, and a store that is away is met with growing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Self
+
+from actors.context import Hints
+from actors.directory import Directory
+from actors.supervised import SupervisedActor
+from actors.task_actor import TaskActor
+from actors.worker import Worker
+from domain.errors import OwnershipLost, PerdureError
+from domain.retry import is_suspect
+from domain.task import DIFFERS, UNREADABLE
+from stores import IndexRow, StoreError
+
+logger = logging.getLogger("perdure")
+
+FIRST_POLL, LONGEST_POLL = 0.05, 0.5
+"""Seconds between two looks at the index when nothing wakes the loop: growing from the first to the longest."""
+
+
+class Recovery(SupervisedActor):
+    """Claims nothing itself: it finds rows and starts task actors, which read, claim and run."""
+
+    def __init__(self, worker: Worker, directory: Directory, created: Callable[[Self], None]) -> None:
+        super().__init__("recovery", worker.report)
+        self._worker = worker
+        self._log = worker.log
+        self._directory = directory
+        self._second_looks: deque[IndexRow] | None = None
+        self._next_compare = 0.0
+        created(self)
+
+    def live(self) -> None:
+        """Loop until the system stops."""
+        pause = FIRST_POLL
+        while not self._worker.stopping.is_set():
+            self._worker.wake.clear()
+            try:
+                started = self._round()
+            except StoreError as error:
+                started = 0
+                logger.warning("recovery waits, the store is away: %s", error)
+            pause = FIRST_POLL if started else min(pause * 1.5, LONGEST_POLL)
+            if not started and self._worker.wake.wait(self._nap(pause)):
+                pause = FIRST_POLL
+
+    def _round(self) -> int:
+        """Look once; returns how many actors were started."""
+        if self._second_looks is None:
+            self._second_looks = deque(self._held_for_code())
+        hosted = self._directory.hosted()
+        self._compare_heads(hosted)
+        started = 0
+        while self._second_looks and self._directory.free() > 0:
+            row = self._second_looks.popleft()
+            again = self._look_again if row.hold == UNREADABLE else self._start
+            started += again(row)
+        for row in self._ready(len(hosted)):
+            if row.id not in hosted:
+                if not self._start(row):
+                    break
+                started += 1
+        return started
+
+    def _ready(self, hosted: int) -> list[IndexRow]:
+        free = self._directory.free()
+        if free <= 0:
+            return []
+        recorder = self._log.recorder
+        if self._worker.only is not None:
+            row = recorder.select_entry(self._worker.only)
+            due = row is not None and row.due is not None and row.due <= self._log.now()
+            return [row] if row is not None and due and self._worker.owns_or_may_take(row.owner) else []
+        busy = {owner for owner in recorder.select_owners() if not self._worker.owns_or_may_take(owner)}
+        agents, limit = self._worker.agents(), free + hosted
+        return recorder.select_ready(self._log.now(), agents=agents, busy_owners=busy, limit=limit)
+
+    def _start(self, row: IndexRow) -> bool:
+        """Give a row an actor, if there is a place.
+
+        A suspect waits until the rest is done, and nothing new starts meanwhile.
+        """
+        alone = is_suspect(row.strikes, self._worker.strikes)
+        if not self._directory.admit(row.id, alone=alone):
+            return False
+        hints = Hints(stop=self._worker.stopping, proven=lambda: self._directory.proven(row.id))
+        actor = TaskActor.launch(self._worker, row.id, hints)
+        self._directory.enter(row.id, actor)
+        return True
+
+    def _held_for_code(self) -> list[IndexRow]:
+        """List what each new worker looks at again: tasks held for their code, or for rows that could not be read."""
+        rows = self._log.recorder.select_entries(status=["held"], hold=[DIFFERS, UNREADABLE])
+        agents = self._worker.agents()
+        return [row for row in rows if row.agent in agents and self._worker.only in (None, row.id)]
+
+    def _look_again(self, row: IndexRow) -> bool:
+        try:
+            return self._log.mended(row)
+        except (PerdureError, StoreError):
+            return False
+
+    def _compare_heads(self, hosted: dict[str, TaskActor | None]) -> None:
+        """Tell an actor whose task has a newer activation that it has lost it; its next body does not start."""
+        if time.monotonic() < self._next_compare:
+            return
+        self._next_compare = time.monotonic() + LONGEST_POLL
+        for task_id, actor in hosted.items():
+            context = actor.context if actor is not None else None
+            if context is None:
+                continue
+            row = self._log.recorder.select_entry(task_id)
+            if row is None or row.birth != context.task.birth or row.activation > context.activation:
+                context.closed = context.closed or OwnershipLost(f"task {task_id}: ownership lost")
+
+    def _nap(self, pause: float) -> float:
+        """Seconds until the next look: the pause, or less where a task is due before."""
+        try:
+            due = self._log.recorder.next_due(self._log.now())
+        except StoreError:
+            return pause
+        return pause if due is None else max(0.0, min(pause, due - self._log.now()))

@@ -1,0 +1,72 @@
+"""Actors whose every end is told to their supervisor, exactly once.
+
+pykka says nothing about an actor that ends while it starts, or by a `BaseException`, which would stop every actor of
+the process besides (library facts B1). So nothing of ours leaves `on_receive`: it is caught here, told once, and the
+actor stops by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pykka
+
+
+@dataclass(frozen=True)
+class Live:
+    """The message that starts an actor's life: everything it does happens in it."""
+
+
+@dataclass(frozen=True)
+class Down:
+    """An actor's end, as its supervisor is told of it. `error` is None for one that ended as it should."""
+
+    name: str
+    actor: SupervisedActor
+    error: BaseException | None = None
+
+
+class SupervisedActor(pykka.ThreadingActor):
+    """An actor that lives for one call of `live()` on a daemon thread of its own, and is then gone.
+
+    Guaranteed: `report` is called once, after `live` has ended, on the actor's thread; or by `launch`, where no
+    thread could be had.
+    """
+
+    use_daemon_thread = True
+
+    def __init__(self, name: str, report: Callable[[Down], None]) -> None:
+        super().__init__()
+        self.name = name
+        self._report = report
+
+    @classmethod
+    def launch(cls, *args: Any) -> Self:
+        """Start an actor's life. Where the machine has no thread left, that is its end, told like any other."""
+        made: list[Self] = []
+        try:
+            cls.start(*args, made.append)
+        except RuntimeError as error:
+            actor = made[0]
+            pykka.ActorRegistry.unregister(actor.actor_ref)
+            actor.actor_stopped.set()
+            actor._report(Down(actor.name, actor, error))
+        else:
+            made[0].actor_ref.tell(Live())
+        return made[0]
+
+    def live(self) -> None:
+        """Do what the actor is there for; overridden."""
+        raise NotImplementedError
+
+    def on_receive(self, _message: object, /) -> None:
+        """Live, then tell how it ended. Nothing escapes."""
+        error: BaseException | None = None
+        try:
+            self.live()
+        except BaseException as raised:
+            error = raised
+        self.actor_ref.stop(block=False)
+        self._report(Down(self.name, self, error))

@@ -1,0 +1,93 @@
+"""The root supervisor: every actor's end arrives here, once, and is answered.
+
+`one_for_one`: one bad task never takes its siblings along. A crash of an agent is a strike, answered with a restart
+after a growing delay, or with a hold at the limit; both are events. The restart itself is recovery's: the index knows
+when the task is due again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import pykka
+
+from actors.directory import Directory
+from actors.supervised import Down
+from actors.task_actor import AgentCrashError, TaskActor
+from actors.worker import Worker
+from domain.errors import OwnershipLost
+from domain.events import Held, Restarted, TaskEvent
+from domain.retry import FIRST_DELAY
+from stores import StoreUnavailableError
+from stores.crash import SimulatedCrash
+
+logger = logging.getLogger("perdure")
+
+
+class Supervisor(pykka.ThreadingActor):
+    """Answers the ends of actors: gives places back, restarts what crashed, holds what crashes again and again."""
+
+    use_daemon_thread = True
+
+    def __init__(
+        self,
+        worker: Worker,
+        directory: Directory,
+        place_free: Callable[[str], None],
+        rebuild: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._worker = worker
+        self._directory = directory
+        self._place_free = place_free
+        self._rebuild = rebuild
+
+    def on_receive(self, down: Down) -> None:
+        """Answer one end.
+
+        Whatever goes wrong in the answer is reported, and the task's place is given back all the same.
+        """
+        try:
+            if down.error is not None and not isinstance(down.error, OwnershipLost | SimulatedCrash):
+                self._answer(down, down.error)
+        except BaseException as error:
+            if not self._worker.over.is_set() and not isinstance(error, OwnershipLost | SimulatedCrash):
+                logger.error("the end of %s could not be answered; its log decides", down.name, exc_info=error)
+        finally:
+            if isinstance(down.actor, TaskActor):
+                self._directory.leave(down.name)
+                self._place_free(down.name)
+
+    def _answer(self, down: Down, error: BaseException) -> None:
+        if isinstance(error, AgentCrashError) and isinstance(down.actor, TaskActor):
+            self._strike(down.actor, error)
+        elif isinstance(error, StoreUnavailableError):
+            if not self._worker.over.is_set():
+                logger.warning("%s stopped, the store is away: %s", down.name, error)
+        elif not self._worker.over.is_set():
+            logger.error("%s ended by an error that is not its agent's", down.name, exc_info=error)
+            if not isinstance(down.actor, TaskActor) and not self._worker.over.wait(FIRST_DELAY):
+                self._rebuild()
+
+    def _strike(self, actor: TaskActor, crash: AgentCrashError) -> None:
+        jitter = random.uniform(-1, 1)
+        if actor.appender is None:
+            raise RuntimeError(f"{actor.name} crashed before it had its log")
+        (event,) = actor.appender.append(
+            lambda task, now: task.restart(
+                crash.activation, now, crash.fault, where=crash.where, jitter=jitter, limit=self._worker.strikes
+            )
+        )
+        logger.error(
+            "task %s: agent %s crashed at %s: %s; %s", actor.name, actor.task.agent, crash.where, crash.fault,
+            _verdict(event), exc_info=crash.__cause__,
+        )  # fmt: skip
+
+
+def _verdict(event: TaskEvent) -> str:
+    if isinstance(event, Restarted):
+        return f"restart {event.strikes} in {event.due - event.timestamp:.1f} s"
+    assert isinstance(event, Held)  # noqa: S101
+    return f"held after {event.details['strikes']} crashes in a row"

@@ -1,0 +1,127 @@
+"""The actor that runs an agent: read, claim, call, conclude."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Self
+
+from actors.context import Context, Hints, Outcome
+from actors.definitions import Agent
+from actors.event_sourced import EventSourcedActor
+from actors.info import checked
+from actors.worker import Worker
+from domain.errors import FailTask, StepError, UnknownTaskError, UnreadableTaskError, UnstorableValueError
+from domain.events import TaskEvent
+from domain.faults import Fault
+from domain.task import DIFFERS, FAILED_STEP, AgentTask
+from domain.values import decode
+
+
+class AgentCrashError(Exception):
+    """Tells the supervisor that something has escaped the agent that is no business of its task: a bug, so far."""
+
+    def __init__(self, activation: int, fault: Fault, where: str) -> None:
+        super().__init__(str(fault))
+        self.activation = activation
+        self.fault = fault
+        self.where = where
+
+
+class TaskActor(EventSourcedActor):
+    """One activation of one task.
+
+    It ends when the agent has ended, is held, is stopped, or lost its task to another worker.
+    """
+
+    def __init__(self, worker: Worker, task_id: str, hints: Hints, created: Callable[[Self], None]) -> None:
+        super().__init__(worker, task_id, created)
+        self.hints = hints
+        self.context: Context | None = None
+
+    def live(self) -> None:
+        """Run the task as far as it goes. A log that cannot be read is held in the index row and never written to."""
+        try:
+            appender = self.rehydrate()
+        except UnknownTaskError:
+            return
+        except UnreadableTaskError as error:
+            self.worker.log.mark_unreadable(error)
+            return
+        agent = self.worker.find(self.task.agent)
+        release = self._fits_again(agent)
+        if not appender.append(lambda task, now: self._claim(task, now, release=release)):
+            return
+        if self.task.held is None:
+            self._run(agent)
+
+    def _fits_again(self, agent: Agent[..., Any]) -> bool:
+        """Replay a task that is held for its code, read-only, up to the first body: does the code fit its log now?"""
+        if self.task.held is None or self.task.held.reason != DIFFERS or self.appender is None:
+            return False
+        probe = Context(self.appender, self.task.activation, probe=True)
+        args, kwargs = self._input()
+        probe.run(agent, args, kwargs)
+        return probe.differs is None
+
+    def _claim(self, task: AgentTask, now: float, *, release: bool) -> list[TaskEvent]:
+        if self.worker.stopping.is_set() or not self.worker.owns_or_may_take(task.worker):
+            return []
+        token, limit = secrets.token_hex(4), self.worker.strikes
+        return task.activate(now, worker=self.worker.id, token=token, limit=limit, release=release)
+
+    def _run(self, agent: Agent[..., Any]) -> None:
+        if self.appender is None:
+            raise RuntimeError(f"actor {self.name} was not rehydrated")
+        self.context = context = Context(self.appender, self.task.activation, self.hints)
+        args, kwargs = self._input()
+        outcome = context.run(agent, args, kwargs)
+        if outcome.closed is None:
+            self._conclude(agent, context, outcome)
+        elif isinstance(outcome.closed.__cause__, Exception):
+            raise outcome.closed.__cause__
+
+    def _input(self) -> tuple[list[Any], dict[str, Any]]:
+        given: Any = decode(self.task.input)
+        args, kwargs = given
+        return args, kwargs
+
+    def _conclude(self, agent: Agent[..., Any], context: Context, outcome: Outcome) -> None:
+        """Append what the agent's end means: a value, a failure, a hold; anything else is a crash, for the
+        supervisor to decide.
+        """
+        number, error = context.activation, outcome.error
+        append = self.appender.append if self.appender else None
+        assert append is not None  # noqa: S101
+        if error is None:
+            try:
+                value = checked(outcome.value)
+            except UnstorableValueError as unstorable:
+                fault = Fault(Fault.of(unstorable).kinds, f"what the agent returned cannot be stored: {unstorable}")
+                append(lambda task, now: task.fail(number, now, fault))
+            else:
+                append(lambda task, now: task.complete(number, now, value))
+        elif isinstance(error, StepError):
+            self._conclude_failed_step(agent, number, error)
+        elif isinstance(error, FailTask):
+            append(lambda task, now: task.fail(number, now, Fault.of(error)))
+        else:
+            raise AgentCrashError(number, Fault.of(error), _where(error)) from error
+
+    def _conclude_failed_step(self, agent: Agent[..., Any], number: int, error: StepError) -> None:
+        assert self.appender is not None  # noqa: S101
+        fault = error.fault
+        if agent.on_failure == "hold" and error.path in self.task.steps:
+            details = {"message": str(fault)}
+            self.appender.append(lambda task, now: task.hold(number, now, FAILED_STEP, error.path, details))
+            return
+        told = Fault(fault.kinds, f"step {error.path} {error.step}: {fault.message}", fault.traceback, fault.causes)
+        self.appender.append(lambda task, now: task.fail(number, now, told))
+
+
+def _where(error: BaseException) -> str:
+    """Name the file and line from which an exception came: the innermost frame."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "nowhere"

@@ -1,0 +1,190 @@
+"""A kit for tests of your own agents: kill them at every boundary, and see what is left.
+
+    from actors.testing import every_crash_point
+
+    def test_a_report_is_sent_once_wherever_the_process_dies():
+        for run in every_crash_point(report, "notes.txt"):
+            run.check()
+            assert run.result == "sent"
+
+A boundary is a moment at which a death makes a difference: before, inside and after each append to the log, and before
+and after each body. A death here is simulated: the system's store refuses everything from then on, and a new system is
+opened on what it left. The kit's systems have no strike limit, so that a plan may hold any number of crashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from actors.info import StepInfo
+from actors.system import AgentSystem
+from domain.errors import PerdureError, TaskError
+from domain.events import StepFailed, StepStarted, StepSucceeded, TaskEvent
+from stores import Store, open_store
+from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+@dataclass
+class BodyRun:
+    """One entry into the body of a step, in one of the lives. `finished` tells whether it came to its end."""
+
+    step: str
+    path: str
+    attempt: int
+    idempotency_key: str
+    life: int
+    finished: bool = False
+
+
+@dataclass
+class Run:
+    """What happened outside, and what is in the log. `result`, or `error` where the task has failed or is held."""
+
+    result: Any = None
+    error: TaskError | None = None
+    status: str = ""
+    bodies: list[BodyRun] = field(default_factory=list)
+    events: list[TaskEvent] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+    points: list[str] = field(default_factory=list)
+
+    @property
+    def lives(self) -> int:
+        """Give the number of systems that were needed."""
+        return len(self.crashes) + 1
+
+    def count(self, step: str) -> int:
+        """Count the entries into the bodies of a step."""
+        return sum(body.step == step for body in self.bodies)
+
+    def check(self) -> None:
+        """Assert what perdure promises of every run, whatever crashed. Raises AssertionError with what was broken.
+
+        A body that ended and whose outcome is in the log ran once. A body that was entered again was in doubt before:
+        same key, and a higher attempt, where its start is recorded.
+        """
+        outcomes = [event for event in self.events if isinstance(event, StepSucceeded | StepFailed)]
+        by_path: dict[str, list[BodyRun]] = {}
+        for body in self.bodies:
+            by_path.setdefault(body.path, []).append(body)
+        started = {event.path for event in self.events if isinstance(event, StepStarted)}
+        for outcome in outcomes:
+            same = [other for other in outcomes if other.path == outcome.path]
+            _require(len(same) == 1, f"step {outcome.path} {outcome.name} has {len(same)} outcomes")
+        for path, entries in by_path.items():
+            what = f"step {path} {entries[0].step}"
+            _require(len({entry.idempotency_key for entry in entries}) == 1, f"{what} had more than one key")
+            attempts = [entry.attempt for entry in entries]
+            if path in started:
+                _require(attempts == sorted(set(attempts)), f"{what}: attempts {attempts} do not rise")
+            _require(len({entry.life for entry in entries}) == len(entries), f"{what} ran twice in one life")
+
+
+def crash_plans(max_crashes: int = 5, max_boundary: int = 40) -> SearchStrategy[list[int]]:
+    """Draw plans: for each life in turn, the boundary at which it dies, from 1. Needs Hypothesis."""
+    from hypothesis import strategies  # noqa: PLC0415  the kit is imported without it
+
+    return strategies.lists(strategies.integers(1, max_boundary), max_size=max_crashes)
+
+
+def run_through_crashes(
+    agent: Callable[..., Any],
+    *args: Any,
+    plan: Sequence[int] = (),
+    store: str | Store | None = None,
+    id: str = "task",
+    timeout: float = 30.0,
+) -> Run:
+    """Run an agent as a task, die where told, start a new system each time, and return what happened.
+
+    Args:
+        agent: the agent, or a `functools.partial` of one.
+        args: its arguments.
+        plan: for each life in turn the boundary at which it dies, from 1; after that the task runs to its end.
+        store: a URL, opened anew in each life, or an opened store; by default a new one in memory.
+        id: the task's id.
+        timeout: seconds that one life may take.
+
+    Raises TimeoutError when a life does not end in time.
+    """
+    disk = open_store("memory:") if store is None else store
+    run = Run()
+    for nth in (*plan, None):
+        witness = _Witness(nth, run)
+        inner = open_store(disk) if isinstance(disk, str) else disk
+        life = CrashingStore(inner, witness, close_inner=isinstance(disk, str))
+        try:
+            with AgentSystem(life, strikes=None) as system:
+                _live(system, run, agent, args, id, timeout)
+                return run
+        except SimulatedCrash as death:
+            run.crashes.append(death.point)
+        finally:
+            life.close()
+    raise AssertionError("the last life has no crash in its plan")
+
+
+def every_crash_point(
+    agent: Callable[..., Any], *args: Any, new_store: Callable[[], str | Store | None] = lambda: None
+) -> Iterator[Run]:
+    """Run an agent once for each boundary that it has, dying there once; and first once without a crash.
+
+    `new_store` gives a fresh store, or its URL, for each run; by default each has one in memory.
+    """
+    whole = run_through_crashes(agent, *args, store=new_store())
+    yield whole
+    for nth in range(1, len(whole.points) + 1):
+        yield run_through_crashes(agent, *args, plan=[nth], store=new_store())
+
+
+class _Witness(CrashPlan):
+    """A crash plan that writes down which bodies were entered, and which came to their end."""
+
+    def __init__(self, nth: int | None, run: Run) -> None:
+        super().__init__(nth)
+        self._run = run
+        self._life = run.lives
+
+    def reach(self, point: str, **facts: object) -> None:
+        info = facts.get("info")
+        if point == "body.after" and self._run.bodies:
+            self._run.bodies[-1].finished = True
+        self._run.points.append(point)
+        super().reach(point, **facts)
+        if point == "body.before" and isinstance(info, StepInfo):
+            entry = BodyRun(info.name, info.path, info.attempt, info.idempotency_key, self._life)
+            self._run.bodies.append(entry)
+
+
+def _live(
+    system: AgentSystem, run: Run, agent: Callable[..., Any], args: tuple[Any, ...], id: str, timeout: float
+) -> None:
+    task = system.spawn(agent, *args, id=id)
+    try:
+        run.result = task.result(timeout)
+    except TaskError as error:
+        run.error = error
+    run.status = task.status()
+    run.events = task.events()
+
+
+def _require(kept: bool, otherwise: str) -> None:
+    if not kept:
+        raise AssertionError(f"perdure's promise is broken: {otherwise}")
+
+
+__all__ = [
+    "BodyRun",
+    "CrashPlan",
+    "PerdureError",
+    "Run",
+    "SimulatedCrash",
+    "crash_plans",
+    "every_crash_point",
+    "run_through_crashes",
+]

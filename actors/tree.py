@@ -1,0 +1,96 @@
+"""The actors of one worker: the supervision tree, in one constructor."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from pykka import ActorDeadError
+
+from actors.definitions import Agent
+from actors.directory import Directory
+from actors.recovery import Recovery
+from actors.supervised import Down
+from actors.supervisor import Supervisor
+from actors.task_log import TaskLog
+from actors.worker import Worker
+from domain.events import TaskEvent
+from domain.task import AgentTask
+
+logger = logging.getLogger("perdure")
+
+
+class SupervisionTree:
+    """One worker at work.
+
+        root supervisor            every actor's end is told to it, once
+        ├── recovery               finds what is due; made anew by its supervisor when it dies
+        └── task actors            one for each active task, listed in the directory
+
+    Guaranteed: the worker's lock is held from before the first claim until after the last append.
+    """
+
+    def __init__(
+        self,
+        log: TaskLog,
+        *,
+        max_active: int,
+        strikes: int | None,
+        only: str | None,
+        find: Callable[[str], Agent[..., Any]],
+        agents: Callable[[], Collection[str]],
+    ) -> None:
+        self.worker = Worker(f"w{secrets.token_hex(6)}", log, strikes, only, find, agents, self._report)
+        self._lock = log.store.workers.hold(self.worker.id, self._about())
+        self.directory = Directory(max_active)
+        self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._start_recovery)
+        self._start_recovery()
+
+    def _start_recovery(self) -> None:
+        if not self.worker.stopping.is_set():
+            Recovery.launch(self.worker, self.directory)
+
+    def _report(self, down: Down) -> None:
+        with suppress(ActorDeadError):
+            self.supervisor.tell(down)
+
+    def _place_free(self, task_id: str) -> None:
+        self.worker.log.hint(task_id)
+        self.worker.wake.set()
+
+    def _about(self) -> dict[str, Any]:
+        return {"agents": sorted(self.worker.agents())}
+
+    def agents_changed(self) -> None:
+        """Tell others which agents this worker knows now, and look for work at once."""
+        self._lock.update(self._about())
+        self.worker.wake.set()
+
+    def stop(self, grace: float) -> None:
+        """Start no new body, give running ones `grace` seconds, mark what is given up, release the lock."""
+        worker = self.worker
+        worker.stopping.set()
+        worker.wake.set()
+        try:
+            if not self.directory.wait_empty(grace):
+                self._give_up(grace)
+        finally:
+            worker.over.set()
+            self.supervisor.stop()
+            self._lock.release()
+
+    def _give_up(self, grace: float) -> None:
+        for actor in self.directory.hosted().values():
+            context = actor.context if actor is not None else None
+            if context is not None:
+                logger.warning("task %s: its body did not end within %g s and is given up", context.task.id, grace)
+                cut_off = [context.body.path] if context.body is not None else []
+                context.appender.append(partial(_passivate, context.activation, cut_off))
+
+
+def _passivate(activation: int, cut_off: list[str], task: AgentTask, now: float) -> list[TaskEvent]:
+    return task.passivate(activation, now, cut_off)

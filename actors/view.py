@@ -1,0 +1,156 @@
+"""What a person is told about a task: views, and the texts of a hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from domain.events import Failed, Released, StepFailed
+from domain.faults import Fault
+from domain.record import StepRecord
+from domain.task import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, AgentTask, Status, idempotency_key
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One step of a task. `state` is `finished`, `failed`, `started` (running, or in doubt) or `to rerun`."""
+
+    path: str
+    name: str
+    label: str
+    attempt: int
+    state: str
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """A task as its log has it at one moment; times are seconds of Unix time.
+
+    `hold` is the kind of hold, `why` its explanation.
+    """
+
+    id: str
+    agent: str
+    status: Status
+    created: float
+    updated: float
+    version: int
+    activation: int
+    strikes: int
+    worker: str | None
+    tags: dict[str, str]
+    steps: tuple[StepView, ...]
+    hold: str | None
+    why: str
+    fault: Fault | None
+
+
+def describe(task: AgentTask) -> TaskView:
+    """Give the view of a task."""
+    return TaskView(
+        id=task.id,
+        agent=task.agent,
+        status=task.status,
+        created=task.created,
+        updated=task.updated,
+        version=task.version,
+        activation=task.activation,
+        strikes=task.strikes,
+        worker=task.worker,
+        tags=dict(task.tags),
+        steps=tuple(_step(record) for record in task.steps.values()),
+        hold=task.held.reason if task.held else None,
+        why=explain(task),
+        fault=Fault.from_data(task.ending.error) if isinstance(task.ending, Failed) else None,
+    )
+
+
+def headline(task: AgentTask) -> str:
+    """Give one line for a list: where the task is, or why it is held or has failed."""
+    if task.held is not None:
+        return _hold_headline(task).splitlines()[0]
+    if isinstance(task.ending, Failed):
+        return str(Fault.from_data(task.ending.error)).splitlines()[0][:200]
+    return task.place
+
+
+def explain(task: AgentTask) -> str:
+    """Say why a task is held and what leads out, naming only commands that exist; empty where it is not held."""
+    if task.held is None:
+        return ""
+    lines = [_hold_headline(task)]
+    details: dict[str, Any] = task.held.details
+    if task.held.reason == IN_DOUBT:
+        key = idempotency_key(task.birth, task.held.path)
+        answer = details.get("answer")
+        lines += [answer] if answer else []
+        lines += [f"it may or may not have happened; idempotency key {key}", *_decisions(task)]
+    elif task.held.reason == FAILED_STEP:
+        lines += _decisions(task)
+    elif task.held.reason == STRIKES:
+        lines += [
+            details.get("where", "its process died each time"),
+            f"mend it, then    perdure release {task.id}",
+        ]
+    elif task.held.reason == DIFFERS:
+        lines += [
+            "nothing ran. It goes on by itself when a worker starts with code that fits its log",
+            f"try again now    perdure release {task.id}",
+        ]
+    else:
+        lines += [f"mend it, then    perdure release {task.id}"]
+    return "\n".join(lines)
+
+
+def clock_time(moment: float) -> str:
+    """Give the local time of day of a moment in seconds of Unix time."""
+    return datetime.fromtimestamp(moment).strftime("%H:%M:%S")  # noqa: DTZ006  a person reads it on this machine
+
+
+def _decisions(task: AgentTask) -> list[str]:
+    assert task.held is not None  # noqa: S101
+    command = f"perdure resolve {task.id} {task.held.path}"
+    return [
+        f"happened         {command} --value JSON --by YOU",
+        f"run it again     {command} --rerun --by YOU",
+        f"give up          {command} --fail --by YOU",
+    ]
+
+
+def _hold_headline(task: AgentTask) -> str:
+    assert task.held is not None  # noqa: S101
+    held, details = task.held, task.held.details
+    if held.reason == IN_DOUBT:
+        record = task.steps[held.path]
+        return (
+            f"in doubt: {_name(record)}, attempt {record.attempt} began {clock_time(record.started)},"
+            " its end is not in the log"
+        )
+    if held.reason == FAILED_STEP:
+        return f"failed: {_name(task.steps[held.path])}: {details['message']}"
+    if held.reason == STRIKES:
+        return f"{details['strikes']} crashes in a row, {_last_step(held.path, details)}"
+    return str(details.get("message", held.reason))
+
+
+def _last_step(path: str, details: dict[str, Any]) -> str:
+    if not path:
+        return "before its first step"
+    name = f"step {path} {details['name']}" + (f' "{details["label"]}"' if details.get("label") else "")
+    return f"in {name}" if details.get("in_doubt") else f"after {name}"
+
+
+def _name(record: StepRecord) -> str:
+    return f"step {record.path} {record.name}" + (f' "{record.label}"' if record.label else "")
+
+
+def _step(record: StepRecord) -> StepView:
+    outcome = record.outcome
+    if outcome is None:
+        state = "to rerun" if record.settled is not None else "started"
+    elif isinstance(outcome, StepFailed) or (isinstance(outcome, Released) and outcome.decision == "fail"):
+        state = "failed"
+    else:
+        state = "finished"
+    return StepView(record.path, record.name, record.label, record.attempt, state)

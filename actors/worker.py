@@ -1,0 +1,41 @@
+"""What the actors of one worker share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.definitions import Agent
+from actors.supervised import Down
+from actors.task_log import Patience, TaskLog
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker of a store: the id by which the log knows it, its limits, and whom its actors tell of their end.
+
+    `find` gives the agent of a name, `agents` the names that are known; `only` is the one task that may run, if any.
+    `wake` makes recovery look at once; `stopping` says that no new body starts, `over` that nothing is written.
+    """
+
+    id: str
+    log: TaskLog
+    strikes: int | None
+    only: str | None
+    find: Callable[[str], Agent[..., Any]]
+    agents: Callable[[], Collection[str]]
+    report: Callable[[Down], None]
+    wake: threading.Event = field(default_factory=threading.Event)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def patience(self) -> Patience:
+        """Give the patience of a worker: it goes on trying a store that is away for as long as it lives."""
+        return Patience(None, self.over)
+
+    def owns_or_may_take(self, owner: str | None) -> bool:
+        """Tell whether a task of that owner may be claimed: nobody's, our own, or that of a worker that is dead."""
+        return owner in (None, self.id) or not self.log.store.workers.is_alive(owner)

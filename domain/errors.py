@@ -1,0 +1,170 @@
+"""What a caller of tasks may catch.
+
+    PerdureError
+    ├── OutsideTaskError            a step or `task_info` where no task runs
+    │   └── NestedStepError         a step inside the body of another step
+    ├── InsideTaskError             a call that an agent may not make between its steps
+    ├── DefinitionError             a decorator was given what it cannot use
+    ├── UnknownAgentError           no agent of that name is known to this process
+    ├── UnstorableValueError        a value that the log cannot give back as it was
+    ├── StepError                   a step has failed; raised into the agent
+    └── TaskError                   about one task, named in `.task_id`
+        ├── InvalidTaskIdError      an id that no task may have
+        ├── UnknownTaskError        the store has no task of that id
+        ├── TaskConflictError       the id is in use by another agent or other input
+        ├── UnreadableTaskError     a row of its log cannot be read
+        ├── TaskEndedError          it has ended, nothing can be added
+        ├── ResolveError            there is nothing to resolve or release like this
+        ├── TaskFailedError         its result is a failure
+        └── TaskHeldError           it is parked, waiting for a person or for other code
+
+    FailTask                        raised *by* an agent: fail this task at once
+    Suspended (BaseException)       unwinds an agent whose activation has stopped; never to be caught
+    └── OwnershipLost               … because another activation of the task is the newest
+
+The store's own errors are drawn in `stores/errors.py`. Every error pickles, and carries the facts of its message as
+attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from domain.faults import Fault
+
+
+class PerdureError(Exception):
+    """The base of every error that perdure raises on purpose, but for the store's."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[PerdureError], args: tuple[Any, ...], facts: dict[str, Any]) -> PerdureError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class OutsideTaskError(PerdureError):
+    """Raised when a step, or what belongs to a task, is called where no task runs; a hand-made thread is such a
+    place.
+    """
+
+
+class NestedStepError(OutsideTaskError):
+    """Raised when a step is called inside the body of a step."""
+
+
+class InsideTaskError(PerdureError):
+    """Raised when an agent, between its steps, calls what would happen again at each replay."""
+
+
+class DefinitionError(PerdureError):
+    """Raised when `@agent` or `@step` is given what it cannot use, or a name that is taken."""
+
+
+class UnknownAgentError(PerdureError):
+    """Raised when an agent is named that this process has not imported."""
+
+
+class UnstorableValueError(PerdureError):
+    """Raised when a value cannot be stored so that it comes back equal and of the same type."""
+
+    def __init__(self, message: str, *, path: str, type_name: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.type_name = type_name
+
+
+class StepError(PerdureError):
+    """Raised into the agent when a step has failed; live and at every replay alike.
+
+    The original exception is data: `fault` has its type, message, traceback text and causes, and `is_a` tells what it
+    was.
+    """
+
+    def __init__(self, message: str, *, step: str, path: str, attempts: int, fault: Fault) -> None:
+        super().__init__(message)
+        self.step = step
+        self.path = path
+        self.attempts = attempts
+        self.fault = fault
+
+    def is_a(self, kind: type[BaseException] | str) -> bool:
+        """Tell whether the original exception was an instance of `kind`, a class or the name of one."""
+        return self.fault.is_a(kind)
+
+
+class TaskError(PerdureError):
+    """The base of the errors about one task."""
+
+    def __init__(self, message: str, *, task_id: str) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+
+
+class InvalidTaskIdError(TaskError):
+    """Raised when an id is empty, longer than 200 characters, or has a character that does not print."""
+
+
+class UnknownTaskError(TaskError):
+    """Raised when the store has no task of that id."""
+
+
+class TaskConflictError(TaskError):
+    """Raised when an id is in use by a task of another agent or with other input; nothing was changed."""
+
+
+class UnreadableTaskError(TaskError):
+    """Raised when a row of a task's log cannot be read; `version` is its place in the log.
+
+    Nothing is ever appended to such a log.
+    """
+
+    def __init__(self, message: str, *, task_id: str, version: int) -> None:
+        super().__init__(message, task_id=task_id)
+        self.version = version
+
+
+class TaskEndedError(TaskError):
+    """Raised when something is asked of a task that has ended; `status` names the ending."""
+
+    def __init__(self, message: str, *, task_id: str, status: str) -> None:
+        super().__init__(message, task_id=task_id)
+        self.status = status
+
+
+class ResolveError(TaskError):
+    """Raised when a task is resolved or released that is not held, or at a path that is not in question."""
+
+
+class TaskFailedError(TaskError):
+    """Raised by `result()` when the task has failed; `fault` says how."""
+
+    def __init__(self, message: str, *, task_id: str, fault: Fault) -> None:
+        super().__init__(message, task_id=task_id)
+        self.fault = fault
+
+
+class TaskHeldError(TaskError):
+    """Raised by `result()` at once when the task is held; `reason` is the kind of hold, the message says what leads
+    out.
+    """
+
+    def __init__(self, message: str, *, task_id: str, reason: str) -> None:
+        super().__init__(message, task_id=task_id)
+        self.reason = reason
+
+
+class FailTask(Exception):  # noqa: N818  a control signal says what it does
+    """Raise it in an agent to fail the task at once: a business decision, no bug and no strike."""
+
+
+class Suspended(BaseException):
+    """Unwinds an agent whose activation has stopped. Never catch it: every later call of ours raises it again."""
+
+
+class OwnershipLost(Suspended):
+    """Unwinds an agent whose task has a newer activation: another process owns it now. Nothing more is written."""

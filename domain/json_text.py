@@ -1,0 +1,49 @@
+"""Encoded values as text: JSON that every database, shell and person can read."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
+
+_write = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_write_sorted = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False, sort_keys=True).encode
+
+
+def dumps(stored: Json) -> str:
+    """Write an encoded value as compact ASCII JSON."""
+    return _write(stored)
+
+
+def loads(text: str | bytes) -> Json:
+    """Read JSON text, the inverse of `dumps`. Raises `ValueError` for anything else."""
+    try:
+        stored: Json = json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON text is nested too deeply") from None
+    return stored
+
+
+def digest(stored: Json) -> str:
+    """Return 16 hex digits that tell encoded values apart, whatever the order of their dicts.
+
+    The same in every process and for ever: logs hold it. Two values of one digest are as good as equal, not
+    proven to be.
+    """
+    text = _write_sorted(stored)
+    if '"$":"dict"' in text:  # a tagged dict is a list of pairs, which no JSON writer sorts
+        text = _write_sorted(_with_sorted_pairs(stored))
+    return blake2b(text.encode("ascii"), digest_size=8).hexdigest()
+
+
+def _with_sorted_pairs(stored: Json) -> Json:
+    if isinstance(stored, list):
+        return [_with_sorted_pairs(item) for item in stored]
+    if not isinstance(stored, dict):
+        return stored
+    result: dict[str, Any] = {key: _with_sorted_pairs(item) for key, item in stored.items()}
+    if result.get("$") == "dict":
+        result["v"] = sorted(result["v"], key=lambda pair: _write_sorted(pair[0]))
+    return result

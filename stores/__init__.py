@@ -1,0 +1,73 @@
+"""Where tasks are kept. Bytes only: a store has never heard of a task's meaning.
+
+errors <- lifetime <- file_lock <- workers;  task_index <- recorder <- store <- sqlite, memory, crash
+"""
+
+import math
+from urllib.parse import parse_qsl
+
+from stores.errors import (
+    AppendConflictError,
+    InvalidStoreURLError,
+    NewerStoreError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreError,
+    StoreForkedError,
+    StoreUnavailableError,
+)
+from stores.memory import MemoryStore
+from stores.recorder import TaskRecorder
+from stores.sqlite import BUSY_TIMEOUT, SQLiteStore
+from stores.store import Store
+from stores.task_index import IndexRow
+from stores.workers import WorkerLock, Workers
+
+__all__ = [
+    "AppendConflictError",
+    "IndexRow",
+    "InvalidStoreURLError",
+    "MemoryStore",
+    "NewerStoreError",
+    "SQLiteStore",
+    "Store",
+    "StoreClosedError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreForkedError",
+    "StoreUnavailableError",
+    "TaskRecorder",
+    "WorkerLock",
+    "Workers",
+    "open_store",
+]
+
+_FORMS = "'memory:', 'sqlite:///relative.db' or 'sqlite:////absolute/path.db', with '?timeout=SECONDS' if wanted"
+
+
+def open_store(url: str) -> Store:
+    """Open the store that the URL names; an SQLite file is made if it is not there, its folder is not.
+
+    Everything between `sqlite:///` and the first `?` is the path, as it is written: nothing in it is
+    decoded or expanded. Each `memory:` is a new store, shared with nobody.
+
+    Raises InvalidStoreURLError, StoreUnavailableError, StoreCorruptError, NewerStoreError.
+    """
+    place, mark, query = url.partition("?")
+    if place == "memory:" and not mark:
+        return MemoryStore()
+    path = place.removeprefix("sqlite:///")
+    if path in (place, "") or path.startswith(":memory:") or "\0" in path:
+        raise InvalidStoreURLError(f"store URL {url!r}: expected {_FORMS}", url=url)
+    return SQLiteStore(path, timeout=_timeout(url, query))
+
+
+def _timeout(url: str, query: str) -> float:
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
+        timeout = float(options.pop("timeout", BUSY_TIMEOUT))
+        if options or not (math.isfinite(timeout) and timeout >= 0):
+            raise ValueError
+    except ValueError:
+        raise InvalidStoreURLError(f"store URL {url!r}: bad options; expected {_FORMS}", url=url) from None
+    return timeout

@@ -1,0 +1,271 @@
+"""Crashes on purpose: a store whose process "dies" at a named point, for tests.
+
+The points of an append are `append.before`, `append.inside` (written, not committed) and `append.after`
+(committed, not yet known to the caller). What runs above the store reports its own through `Store.reach`:
+`body.before`, `body.after`, `doubt.before`, `doubt.after`.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+from eventsourcing.persistence import StoredEvent
+
+from stores.errors import StoreClosedError
+from stores.recorder import TaskRecorder
+from stores.store import Store
+from stores.task_index import Expected, IndexRow
+from stores.workers import About, WorkerLock, Workers
+
+
+class SimulatedCrash(BaseException):
+    """Raised where a real process would have died.
+
+    A BaseException, so that no handler of errors takes it for one. `point`: where the process "died".
+    """
+
+    def __init__(self, point: str) -> None:
+        super().__init__(point)
+        self.point = point
+
+    def __str__(self) -> str:
+        return f"the process has died at {self.point} (simulated)"
+
+
+class Plan(Protocol):
+    """What is to go wrong, and where."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether the process has died (simulated)."""
+
+    def reach(self, point: str, **facts: object) -> None:
+        """Take notice of a point; raise if this is where it goes wrong."""
+
+    def check(self) -> None:
+        """Raise SimulatedCrash if the process has died already."""
+
+
+class CrashPlan:
+    """Die at the `nth` point reached (from 1) of those named `point`, or of all when that is None.
+
+    `nth` None: never, only keep the list. By default to die is to raise SimulatedCrash, there and at
+    whatever is reached or asked ever after (`dead`); `die` is called instead, for a real death, and if it
+    returns the plan goes on counting. `points`: the names reached, in order, whether they match or not.
+    Any thread may reach a point.
+    """
+
+    def __init__(self, nth: int | None, point: str | None = None, die: Callable[[], object] | None = None) -> None:
+        self.nth = nth
+        self.point = point
+        self.die = die
+        self.points: list[str] = []
+        self._count = 0
+        self._crash: str | None = None
+        self._mutex = threading.Lock()
+
+    @property
+    def dead(self) -> bool:
+        """Whether the process has died (simulated)."""
+        return self._crash is not None
+
+    def reach(self, point: str, **_: object) -> None:
+        with self._mutex:
+            self.check()
+            self.points.append(point)
+            matches = self.point in (None, point)
+            self._count += matches
+            due = matches and self._count == self.nth
+            if due and self.die is None:
+                self._crash = point
+                self.check()
+        if due and self.die is not None:
+            self.die()
+
+    def check(self) -> None:
+        if self._crash is not None:
+            raise SimulatedCrash(self._crash)
+
+
+class FaultPlan:
+    """Fail the next `times` points named `point` (any when None) with `error`; nobody dies.
+
+    `error`: an exception, or what makes one (a class, a function). `failed`: how many times it has.
+    """
+
+    def __init__(self, times: int, point: str | None, error: BaseException | Callable[[], BaseException]) -> None:
+        self.times = times
+        self.point = point
+        self.error = error
+        self.failed = 0
+        self._mutex = threading.Lock()
+
+    dead = False
+
+    def reach(self, point: str, **_: object) -> None:
+        with self._mutex:
+            if self.failed >= self.times or self.point not in (None, point):
+                return
+            self.failed += 1
+        raise self.error if isinstance(self.error, BaseException) else self.error()
+
+    def check(self) -> None:
+        return
+
+
+class CrashingStore(Store):
+    """The store of one process that dies by `plan`; the inner store plays the disk, which outlives it.
+
+    Guarantee: once the plan is dead everything here refuses with SimulatedCrash, so a dead process's
+    threads change and learn nothing more; a write that was past `append.inside` at that moment may still
+    land, as in life. `close()` frees the worker locks as the death of the process would; it closes the
+    inner store only with `close_inner=True`.
+    """
+
+    def __init__(self, store: Store, plan: Plan, *, close_inner: bool = False) -> None:
+        self.inner = store
+        self.plan = plan
+        self.closed = False
+        self._close_inner = close_inner
+        self._workers = _CrashingWorkers(self)
+        super().__init__(store.url, _CrashingRecorder(self), self._workers)
+
+    def reach(self, point: str, **facts: object) -> None:
+        self.plan.reach(point, **facts)
+
+    def check(self) -> None:
+        """Raise SimulatedCrash when dead, StoreClosedError when closed."""
+        self.plan.check()
+        if self.closed:
+            raise StoreClosedError(f"{self.url} is closed", url=self.url)
+
+    def close(self) -> None:
+        self.closed = True
+        self._workers.close()
+        if self._close_inner:
+            self.inner.close()
+
+
+class _CrashingRecorder(TaskRecorder):
+    def __init__(self, store: CrashingStore) -> None:
+        self._store = store
+
+    @property
+    def _inner(self) -> TaskRecorder:
+        self._store.check()
+        return self._store.inner.recorder
+
+    def insert_events(  # type: ignore[override]  # see TaskRecorder
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        inside: Callable[[], None] | None = None,
+    ) -> None:
+        facts = {
+            "id": entry.id,
+            "version": entry.head,
+            "topics": tuple(event.topic for event in stored_events),
+        }
+
+        def inside_and_reach() -> None:
+            if inside is not None:
+                inside()
+            self._store.reach("append.inside", **facts)
+
+        self._store.check()
+        self._store.reach("append.before", **facts)
+        self._inner.insert_events(stored_events, entry=entry, expected=expected, inside=inside_and_reach)
+        self._store.reach("append.after", **facts)
+
+    def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
+        self._inner.update_index(entry, expected=expected)
+
+    def replace_index(self, entries: Iterable[IndexRow]) -> None:
+        self._inner.replace_index(entries)
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> list[StoredEvent]:
+        return self._inner.select_events(originator_id, gt=gt, lte=lte, desc=desc, limit=limit)
+
+    def select_entry(self, task_id: str) -> IndexRow | None:
+        return self._inner.select_entry(task_id)
+
+    def select_entries(
+        self,
+        *,
+        status: Collection[str] | None = None,
+        agent: str | None = None,
+        hold: Collection[str] | None = None,
+        limit: int | None = None,
+    ) -> list[IndexRow]:
+        return self._inner.select_entries(status=status, agent=agent, hold=hold, limit=limit)
+
+    def select_ready(
+        self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
+    ) -> list[IndexRow]:
+        return self._inner.select_ready(now, agents=agents, busy_owners=busy_owners, limit=limit)
+
+    def select_owners(self) -> set[str]:
+        return self._inner.select_owners()
+
+    def next_due(self, after: float) -> float | None:
+        return self._inner.next_due(after)
+
+    def select_ids(self) -> list[str]:
+        return self._inner.select_ids()
+
+
+class _CrashingWorkers(Workers):
+    def __init__(self, store: CrashingStore) -> None:
+        self._store = store
+        self._held: set[WorkerLock] = set()
+
+    def hold(self, worker_id: str, about: About) -> WorkerLock:
+        self._store.check()
+        lock = self._store.inner.workers.hold(worker_id, about)
+        self._held.add(lock)
+        return _CrashingLock(lock, self._store)
+
+    def is_alive(self, worker_id: str) -> bool:
+        self._store.check()
+        return self._store.inner.workers.is_alive(worker_id)
+
+    def live(self) -> dict[str, dict[str, Any]]:
+        self._store.check()
+        return self._store.inner.workers.live()
+
+    def close(self) -> None:
+        for lock in list(self._held):
+            if self._store.plan.dead:
+                lock.abandon()
+            else:
+                lock.release()
+        self._held.clear()
+
+
+class _CrashingLock(WorkerLock):
+    def __init__(self, lock: WorkerLock, store: CrashingStore) -> None:
+        self.id = lock.id
+        self._lock = lock
+        self._store = store
+
+    def update(self, about: About) -> None:
+        self._store.check()
+        self._lock.update(about)
+
+    def release(self) -> None:
+        self._store.check()
+        self._lock.release()
+
+    def abandon(self) -> None:
+        self._lock.abandon()

@@ -1,0 +1,140 @@
+"""The store in memory: same contract, gone with its process. For tests and for trying things out."""
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from uuid import UUID
+
+import eventsourcing.popo as es_popo
+from eventsourcing.persistence import StoredEvent
+
+from stores.errors import AppendConflictError
+from stores.lifetime import Resource
+from stores.recorder import TaskRecorder, check_append
+from stores.store import Store
+from stores.task_index import Expected, IndexRow
+from stores.workers import MemoryWorkers
+
+
+class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
+    """The library's plain-object recorder with the task index beside it, under its lock.
+
+    Guarantee: as every TaskRecorder, but that nothing survives the process.
+    """
+
+    def __init__(self, url: str) -> None:
+        es_popo.POPOAggregateRecorder.__init__(self)
+        self._index: dict[str, IndexRow] = {}
+        Resource.__init__(self, url)
+
+    def insert_events(  # type: ignore[override]  # see TaskRecorder
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        inside: Callable[[], None] | None = None,
+    ) -> None:
+        check_append(stored_events, entry, expected)
+        self.check()
+        with self._database_lock:
+            self._compare(entry.id, expected)
+            self._assert_uniqueness(stored_events)
+            if inside is not None:
+                inside()  # before anything is touched: then there is nothing to undo
+            self._update_table(stored_events)
+            self._index[entry.id] = entry
+
+    def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
+        self.check()
+        with self._database_lock:
+            self._compare(entry.id, expected)
+            self._index[entry.id] = entry
+
+    def _compare(self, task_id: str, expected: Expected) -> None:
+        found = self._index.get(task_id)
+        if expected != (None if found is None else (found.birth, found.head)):
+            raise AppendConflictError(expected, found, task_id, self.url)
+
+    def replace_index(self, entries: Iterable[IndexRow]) -> None:
+        self.check()
+        index = {entry.id: entry for entry in entries}
+        with self._database_lock:
+            self._index = index
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> list[StoredEvent]:
+        self.check()
+        if limit == 0:  # the library's loop would take it for no limit
+            return []
+        return list(super().select_events(originator_id, gt=gt, lte=lte, desc=desc, limit=limit))
+
+    def select_entry(self, task_id: str) -> IndexRow | None:
+        self.check()
+        with self._database_lock:
+            return self._index.get(task_id)
+
+    def select_entries(
+        self,
+        *,
+        status: Collection[str] | None = None,
+        agent: str | None = None,
+        hold: Collection[str] | None = None,
+        limit: int | None = None,
+    ) -> list[IndexRow]:
+        rows = [
+            row
+            for row in self._rows()
+            if (status is None or row.status in status)
+            and (agent is None or row.agent == agent)
+            and (hold is None or row.hold in hold)
+        ]
+        rows.sort(key=lambda row: (row.created, row.id))
+        return rows if limit is None else rows[max(0, len(rows) - limit) :]
+
+    def select_ready(
+        self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
+    ) -> list[IndexRow]:
+        ready = [
+            (row.due, row.id, row)
+            for row in self._rows()
+            if row.due is not None and row.due <= now and row.agent in agents and row.owner not in busy_owners
+        ]
+        ready.sort(key=lambda item: item[:2])
+        return [row for _, _, row in itertools.islice(ready, limit)]
+
+    def select_owners(self) -> set[str]:
+        return {row.owner for row in self._rows() if row.due is not None and row.owner is not None}
+
+    def next_due(self, after: float) -> float | None:
+        return min((row.due for row in self._rows() if row.due is not None and row.due > after), default=None)
+
+    def select_ids(self) -> list[str]:
+        self.check()
+        with self._database_lock:
+            return sorted(name for name, versions in self._stored_events_index.items() if versions)
+
+    def _rows(self) -> list[IndexRow]:
+        self.check()
+        with self._database_lock:
+            return list(self._index.values())
+
+
+class MemoryStore(Store):
+    """A store of its own in this process's memory, shared with nobody; a child made by fork cannot use it."""
+
+    def __init__(self) -> None:
+        url = "memory:"
+        recorder = MemoryRecorder(url)
+        super().__init__(url, recorder, MemoryWorkers(url))
+        self._recorder = recorder
+
+    def close(self) -> None:
+        self.workers.close()
+        self._recorder.closed = True

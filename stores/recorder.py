@@ -1,0 +1,134 @@
+"""What every store's recorder can do: the library's recorder, with an index row in each append.
+
+One contract suite (tests/test_stores.py) holds all of them to it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NoReturn
+from uuid import UUID
+
+from eventsourcing.persistence import ApplicationRecorder, StoredEvent
+
+from stores.task_index import Expected, IndexRow
+
+
+class TaskRecorder(ApplicationRecorder):
+    """Stored events and the task index, changed together or not at all.
+
+    Guarantee: an append that returned is committed, and survives what its store's docstring says; one that
+    raised AppendConflictError, IntegrityError or an error of `inside` has left nothing. Any thread may
+    call; appends take turns. Not guaranteed: after StoreUnavailableError with `unknown_fate` the append may
+    be stored; read back.
+
+    Every method raises StoreUnavailableError, StoreCorruptError, StoreClosedError and StoreForkedError; no
+    error of the database driver goes through.
+    """
+
+    @abstractmethod
+    def insert_events(  # type: ignore[override]  # an append without its index row must not type-check
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        inside: Callable[[], None] | None = None,
+    ) -> None:
+        """Append the events and set the index row to `entry`, if the row is as expected; one transaction.
+
+        `expected` None: there must be no row yet. `inside` is called before the commit, with everything
+        written; what it raises (BaseException included) undoes all and goes on to the caller.
+
+        Raises AppendConflictError (row not as expected), eventsourcing's IntegrityError (row as expected,
+        but an event of that version stands in the log), ValueError (events that do not lead from `expected`
+        to `entry.head`).
+        """
+
+    @abstractmethod
+    def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
+        """Set the index row alone, by the same compare-and-swap; AppendConflictError if it fails."""
+
+    @abstractmethod
+    def replace_index(self, entries: Iterable[IndexRow]) -> None:
+        """Make the index consist of these rows, in one transaction. For a rebuild while no worker lives."""
+
+    @abstractmethod
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> list[StoredEvent]:
+        """Give the events of one task by version: above `gt`, up to `lte`, at most `limit`."""
+
+    @abstractmethod
+    def select_entry(self, task_id: str) -> IndexRow | None:
+        """Give the index row of one task, or None."""
+
+    @abstractmethod
+    def select_entries(
+        self,
+        *,
+        status: Collection[str] | None = None,
+        agent: str | None = None,
+        hold: Collection[str] | None = None,
+        limit: int | None = None,
+    ) -> list[IndexRow]:
+        """Give the rows that match all that is given, newest created last; only the newest `limit`."""
+
+    @abstractmethod
+    def select_ready(
+        self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
+    ) -> list[IndexRow]:
+        """Give rows that may be claimed: due, of these agents, owned by none of `busy_owners`.
+
+        `now`: Unix seconds. Ordered by due time, then id; at most `limit`.
+        """
+
+    @abstractmethod
+    def select_owners(self) -> set[str]:
+        """Give the distinct owners of rows that have a due time."""
+
+    @abstractmethod
+    def next_due(self, after: float) -> float | None:
+        """Give the earliest due time that is later than `after`, or None; whose it is does not matter."""
+
+    @abstractmethod
+    def select_ids(self) -> list[str]:
+        """Give every id in the log, sorted. Reads the log, not the index: for a rebuild."""
+
+    def select_notifications(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse: nothing here tails the log by a number."""
+        raise NotImplementedError(_NO_TAIL)
+
+    def max_notification_id(self) -> NoReturn:
+        """Refuse: nothing here tails the log by a number."""
+        raise NotImplementedError(_NO_TAIL)
+
+    def subscribe(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse: nothing here tails the log by a number."""
+        raise NotImplementedError(_NO_TAIL)
+
+
+_NO_TAIL = "perdure's stores number no events across tasks; ask the task index what has changed"
+
+
+def check_append(stored_events: Sequence[StoredEvent], entry: IndexRow, expected: Expected) -> None:
+    """Raise ValueError unless the events lead, without a gap, from `expected` to the head of the entry.
+
+    A compare-and-swap keeps two writers apart; this keeps one writer with a wrong count from making a log
+    that cannot be read.
+    """
+    head = 0 if expected is None else expected[1]
+    for event in stored_events:
+        head += 1
+        if event.originator_version != head or event.originator_id != entry.id:
+            raise ValueError(
+                f"task {entry.id!r}: version {head} comes next, "
+                f"not version {event.originator_version} of {event.originator_id!r}"
+            )
+    if entry.head != head:
+        raise ValueError(f"task {entry.id!r}: the append ends at version {head}, its index row says {entry.head}")

@@ -1,0 +1,190 @@
+"""The store in one SQLite file."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import eventsourcing.sqlite as es_sqlite
+from eventsourcing.persistence import StoredEvent
+
+from stores import task_index
+from stores.errors import AppendConflictError
+from stores.file_lock import locked, os_errors
+from stores.recorder import TaskRecorder, check_append
+from stores.sqlite_file import APPLICATION_ID, SCHEMA, SQLiteFile
+from stores.store import Store
+from stores.task_index import Expected, IndexRow
+from stores.workers import FileWorkers
+
+BUSY_TIMEOUT = 30.0
+"""Seconds to wait for another process that has the file locked; `?timeout=` in the URL says otherwise."""
+
+
+class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
+    """The library's table of events (keyed by id and version, no row numbers) and the task index beside it.
+
+    Guarantee: what an append returned from survives the death of the process and of the machine, as far as
+    the disk keeps what it said it had written.
+    """
+
+    datastore: SQLiteFile
+
+    def construct_create_table_statements(self) -> list[str]:
+        marks = [f"PRAGMA application_id={APPLICATION_ID}", f"PRAGMA user_version={SCHEMA}"]
+        return super().construct_create_table_statements() + task_index.CREATE + marks
+
+    def create_table(self) -> None:
+        self.datastore.write(self._create_table)  # type: ignore[arg-type]  # the library's cursor is one of sqlite3
+
+    def insert_events(  # type: ignore[override]  # see TaskRecorder
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        inside: Callable[[], None] | None = None,
+    ) -> None:
+        check_append(stored_events, entry, expected)
+
+        def append(cursor: Any) -> None:
+            self._swap(cursor, entry, expected)
+            self._insert_events(cursor, stored_events)
+            if inside is not None:
+                inside()
+
+        self.datastore.write(append)
+
+    def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
+        self.datastore.write(lambda cursor: self._swap(cursor, entry, expected))
+
+    def _swap(self, cursor: sqlite3.Cursor, entry: IndexRow, expected: Expected) -> None:
+        if expected is None:
+            swapped = cursor.execute(task_index.INSERT, task_index.values(entry)).rowcount
+        else:
+            steady = task_index.steady_values(entry)
+            key = (entry.id, *expected)
+            swapped = (
+                cursor.execute(task_index.UPDATE_STEADY, (*steady, *key, entry.due)).rowcount
+                or cursor.execute(task_index.UPDATE, (*steady, entry.due, *key)).rowcount
+            )
+        if not swapped:
+            rows = cursor.execute(task_index.SELECT_ONE, (entry.id,)).fetchall()
+            found = IndexRow(*rows[0]) if rows else None
+            raise AppendConflictError(expected, found, entry.id, self.datastore.url)
+
+    def replace_index(self, entries: Iterable[IndexRow]) -> None:
+        rows = [task_index.values(entry) for entry in entries]
+
+        def replace(cursor: sqlite3.Cursor) -> None:
+            cursor.execute(task_index.DELETE_ALL)
+            cursor.executemany(task_index.INSERT, rows)
+
+        self.datastore.write(replace)
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> list[StoredEvent]:
+        sql = self.select_events_statement
+        params: list[object] = [str(originator_id)]
+        for condition, bound in (("originator_version>?", gt), ("originator_version<=?", lte)):
+            if bound is not None:
+                sql, params = f"{sql} AND {condition}", [*params, bound]
+        sql += f" ORDER BY originator_version {'DESC' if desc else 'ASC'} LIMIT ?"
+        rows = self.datastore.read(sql, [*params, -1 if limit is None else limit])
+        return [StoredEvent(*row) for row in rows]
+
+    def select_entry(self, task_id: str) -> IndexRow | None:
+        rows = self.datastore.read(task_index.SELECT_ONE, [task_id])
+        return IndexRow(*rows[0]) if rows else None
+
+    def select_entries(
+        self,
+        *,
+        status: Collection[str] | None = None,
+        agent: str | None = None,
+        hold: Collection[str] | None = None,
+        limit: int | None = None,
+    ) -> list[IndexRow]:
+        conditions = ["TRUE"]
+        params: list[object] = []
+        agents = None if agent is None else [agent]
+        for column, choices in (("status", status), ("agent", agents), ("hold", hold)):
+            if choices is not None:
+                condition, values = task_index.one_of(column, choices)
+                conditions, params = [*conditions, condition], [*params, *values]
+        sql = f"{task_index.SELECT} WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
+        rows = self.datastore.read(sql, [*params, -1 if limit is None else limit])
+        return [IndexRow(*row) for row in reversed(rows)]
+
+    def select_ready(
+        self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
+    ) -> list[IndexRow]:
+        known, names = task_index.one_of("agent", agents)
+        free, busy = task_index.one_of("owner", busy_owners, negate=True)
+        sql = (
+            f"{task_index.SELECT} WHERE due IS NOT NULL AND due<=? AND {known} AND (owner IS NULL OR {free}) "
+            "ORDER BY due, id LIMIT ?"
+        )
+        return [IndexRow(*row) for row in self.datastore.read(sql, [now, *names, *busy, limit])]
+
+    def select_owners(self) -> set[str]:
+        return {owner for (owner,) in self.datastore.read(task_index.SELECT_OWNERS)}
+
+    def next_due(self, after: float) -> float | None:
+        due: float | None = self.datastore.read(task_index.SELECT_NEXT_DUE, [after])[0][0]
+        return due
+
+    def select_ids(self) -> list[str]:
+        sql = f"SELECT DISTINCT originator_id FROM {self.events_table_name} ORDER BY originator_id"
+        return [task_id for (task_id,) in self.datastore.read(sql)]
+
+
+class SQLiteStore(Store):
+    """A store in the SQLite file at `path`, made if it is not there; its folder must be.
+
+    Worker locks and the lock for opening stand in the folder `<path>.locks` beside it. `timeout`: seconds
+    to wait for other processes. Not for network file systems. A process and a child that it forks cannot
+    share it.
+
+    Raises StoreUnavailableError, StoreCorruptError, NewerStoreError; whatever it raises, nothing stays open.
+    """
+
+    def __init__(self, path: str, *, timeout: float = BUSY_TIMEOUT) -> None:
+        path = os.path.abspath(path)
+        url = f"sqlite:///{path}" + ("" if timeout == BUSY_TIMEOUT else f"?timeout={timeout:g}")
+        folder = f"{path}.locks"
+        file = SQLiteFile(path, url=url, timeout=timeout)
+        recorder = SQLiteRecorder(file)
+        with os_errors(url, "open it"):
+            _make_folder(folder)
+        try:
+            # The first to come makes the file; those who come meanwhile would meet it half made, or locked.
+            with locked(os.path.join(folder, "open"), timeout=timeout, url=url):
+                if file.open():
+                    recorder.create_table()
+                recorder.select_owners()
+        except BaseException:
+            file.close()
+            raise
+        super().__init__(url, recorder, FileWorkers(folder, url=url))
+        self._file = file
+
+    def close(self) -> None:
+        try:
+            self.workers.close()
+        finally:
+            self._file.close()
+
+
+def _make_folder(folder: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(folder)

@@ -1,0 +1,237 @@
+"""One SQLite file, one connection that writes and one that reads: the library's datastore without its pool.
+
+The library's pool begins transactions deferred, lets a blocked writer block readers, and loses its writer
+lock when a connection cannot be made. Here a write is `BEGIN IMMEDIATE … COMMIT` on the one writer
+connection, a read is one statement outside any transaction on the other: it sees the last commit and waits
+for none.
+"""
+
+import ctypes
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import eventsourcing.persistence as library
+import eventsourcing.sqlite as es_sqlite
+
+from stores.errors import NewerStoreError, StoreCorruptError, StoreError, StoreUnavailableError
+from stores.lifetime import Resource
+
+APPLICATION_ID = 0x50455244  # "PERD", in the file's header
+SCHEMA = 1  # `PRAGMA user_version`; raised by whatever an older perdure could not read
+
+_UNAVAILABLE = {
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOLFS,
+    sqlite3.SQLITE_AUTH,
+}
+_CORRUPT = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_NOTADB}
+
+
+def translated(error: sqlite3.Error, url: str, *, committing: bool = False) -> Exception:
+    """Give the error to raise for one of sqlite3: ours, or the library's for a wrong row or call."""
+    reason = str(error)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if committing:
+        message = f"{url}: the commit failed ({reason}); whether it is stored is known only by reading back"
+        return StoreUnavailableError(message, url=url, reason=reason, unknown_fate=True)
+    if code in _UNAVAILABLE:
+        return StoreUnavailableError(f"{url}: {reason}", url=url, reason=reason)
+    if code in _CORRUPT:
+        return StoreCorruptError(f"{url}: damaged, or not a store of perdure: {reason}", url=url)
+    mirror: type[Exception] = getattr(library, type(error).__name__, library.DatabaseError)
+    return mirror(reason)
+
+
+class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
+    """The two connections, and whose turn it is.
+
+    Guarantee: a transaction that returned is on the disk (WAL, `synchronous=FULL`, on macOS `fullfsync`);
+    one that raised is rolled back and leaves neither lock nor open transaction. Not guaranteed: the fate of
+    a commit that itself failed (`StoreUnavailableError.unknown_fate`). `timeout`: seconds to wait for other
+    processes.
+    """
+
+    def __init__(self, path: str, *, url: str, timeout: float) -> None:
+        self.path = path
+        self.timeout = timeout
+        self.originator_id_type = "text"
+        self.single_row_tracking = True
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
+        self._gave_up = 0.0  # when a write last found the file locked for all of its time
+        Resource.__init__(self, url)
+
+    def open(self) -> bool:
+        """Open the writer, and say whether the file is new and wants its tables.
+
+        Only one process at a time may be here, and it has to make the tables before it lets the next one in.
+        Raises StoreCorruptError and NewerStoreError without having changed a byte of the file.
+        """
+        with self._errors():
+            left_over = _size(self.path + "-wal") > 0
+            self._writer = self._connect("rwc")
+            try:
+                is_new = self._is_new(self._writer)
+            except StoreError:
+                self._close_unchanged(left_over)
+                raise
+            (mode,) = self._writer.execute("PRAGMA journal_mode=WAL").fetchone()
+            if mode != "wal":
+                reason = f"no write-ahead log on this file system (journal mode {mode!r})"
+                raise StoreUnavailableError(f"{self.url}: {reason}", url=self.url, reason=reason)
+            return is_new
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        uri = f"file:{quote(os.fsencode(self.path))}?mode={mode}"
+        connection = sqlite3.connect(uri, uri=True, timeout=self.timeout, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            if sys.platform == "darwin":
+                connection.execute("PRAGMA fullfsync=1")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _is_new(self, connection: sqlite3.Connection) -> bool:
+        def ask(sql: str) -> int:
+            return int(connection.execute(sql).fetchall()[0][0])
+
+        application, schema = ask("PRAGMA application_id"), ask("PRAGMA user_version")
+        if (application, schema) == (0, 0) and not ask("SELECT count(*) FROM sqlite_master"):
+            return True
+        if application != APPLICATION_ID:
+            message = f"{self.url}: an SQLite file of another program (application id {application}), left as it is"
+            raise StoreCorruptError(message, url=self.url)
+        if schema > SCHEMA:
+            message = f"{self.url}: written by a newer perdure (schema {schema}; this one reads up to {SCHEMA})"
+            raise NewerStoreError(message, url=self.url, found=schema, known=SCHEMA)
+        return False
+
+    def _close_unchanged(self, left_over: bool) -> None:
+        """Close a file that is not ours to change.
+
+        The last to close would move a write-ahead log that was left over into the file, unless it can only read.
+        """
+        with suppress(sqlite3.Error):
+            if left_over:
+                self._reader = self._connect("ro")
+                self._reader.execute("PRAGMA user_version").fetchall()
+        self._close_connections(writer_first=True)
+
+    def write(self, work: Callable[[sqlite3.Cursor], object]) -> None:
+        """Do the work in one transaction; whatever comes out of it, BaseException included, undoes it.
+
+        A function and no context manager: that would cost every append some microseconds more. `work` must
+        not write to this store itself: it has the turn, and would wait for it.
+        """
+        self.check()
+        asked = monotonic()
+        with self._write_lock:
+            committing = False
+            try:
+                cursor = self._begin(asked)
+                work(cursor)
+                committing = True
+                cursor.execute("COMMIT")
+            except BaseException as error:
+                self._roll_back()
+                if isinstance(error, sqlite3.Error):
+                    raise translated(error, self.url, committing=committing) from error
+                raise
+
+    def _begin(self, asked: float) -> sqlite3.Cursor:
+        self.check()
+        # Who stood in line behind a write that gave up has waited as long: it does not begin anew.
+        if self._gave_up > asked and monotonic() - asked > self.timeout:
+            raise StoreUnavailableError(f"{self.url}: locked", url=self.url, reason="database is locked")
+        if self._writer is None:
+            self._writer = self._connect("rw")
+        try:
+            return self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            self._gave_up = monotonic()
+            raise
+
+    def _roll_back(self) -> None:
+        """End the transaction, if any; a connection that cannot even do that is replaced by a new one."""
+        writer = self._writer
+        try:
+            if writer is not None and writer.in_transaction:
+                writer.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._writer = None
+            if writer is not None:
+                writer.close()
+
+    def read(self, sql: str, params: Sequence[object] = ()) -> list[Any]:
+        """Give the rows of one statement, as of the last commit of any process.
+
+        Read to its end at once: a statement that is not would keep the reader at an old snapshot.
+        """
+        self.check()
+        with self._read_lock, self._errors():
+            self.check()
+            if self._reader is None:
+                self._reader = self._connect("ro")
+            return self._reader.execute(sql, params).fetchall()
+
+    def transaction(self, *, commit: bool) -> NoReturn:
+        """Refuse: the library's own way in. Use `write` and `read`."""
+        raise NotImplementedError("SQLiteFile has write() and read() in place of the library's transactions")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise translated(error, self.url) from error
+
+    def close(self) -> None:
+        """Close both connections, after what runs. May be called again; does nothing in a forked child."""
+        if not self.forked:
+            with self._write_lock, self._read_lock:
+                self.closed = True
+                self._close_connections()
+
+    def _close_connections(self, *, writer_first: bool = False) -> None:
+        order = ("_writer", "_reader") if writer_first else ("_reader", "_writer")
+        for name in order:
+            connection = getattr(self, name)
+            setattr(self, name, None)
+            if connection is not None:
+                with suppress(sqlite3.Error):
+                    connection.close()
+
+    def abandon(self) -> None:
+        """Never let the child close the connections: that alone can harm the parent, or hang.
+
+        See "How to corrupt an SQLite database file", 2.6. Closing is what the end of an object does, so it
+        must not end.
+        """
+        super().abandon()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

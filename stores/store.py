@@ -1,0 +1,57 @@
+"""A store: everything durable, behind one object."""
+
+from abc import abstractmethod
+from types import TracebackType
+from typing import NoReturn
+
+from eventsourcing.persistence import InfrastructureFactory, TrackingRecorder
+from eventsourcing.utils import Environment
+
+from stores.recorder import TaskRecorder
+from stores.workers import Workers
+
+
+class Store(InfrastructureFactory[TrackingRecorder]):
+    """An opened store, and the factory that an eventsourcing `Application` takes its recorder from.
+
+    `url`: where it is, absolute, so that another process can open the same. `recorder`: log and index.
+    `workers`: who is alive. Use it as a context manager, or call `close()`.
+    """
+
+    def __init__(self, url: str, recorder: TaskRecorder, workers: Workers) -> None:
+        super().__init__(Environment("perdure"))  # empty: what the process environment says is not ours
+        self.url = url
+        self.recorder = recorder
+        self.workers = workers
+
+    def application_recorder(self) -> TaskRecorder:
+        """Give the one recorder of this store."""
+        return self.recorder
+
+    def reach(self, point: str, **facts: object) -> None:
+        """Say that a named point is reached: nothing here; a store for crash tests may end the process."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the worker locks and all that is open. May be called again; later use is an error."""
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        super().__exit__(exc_type, exc_val, exc_tb)
+        self.close()
+
+    def aggregate_recorder(self, purpose: str = "events") -> NoReturn:
+        """Refuse: tasks have no snapshots."""
+        raise NotImplementedError("perdure's stores have one recorder, application_recorder(); tasks have no snapshots")
+
+    def tracking_recorder(self, tracking_recorder_class: type[TrackingRecorder] | None = None) -> NoReturn:
+        """Refuse: nothing here tails the log by a number."""
+        raise NotImplementedError("perdure's stores track no positions; ask the task index what has changed")
+
+    def process_recorder(self) -> NoReturn:
+        """Refuse: nothing here tails the log by a number."""
+        raise NotImplementedError("perdure's stores track no positions; ask the task index what has changed")

@@ -1,0 +1,94 @@
+"""The task index: one row a task, written in the transaction of the task's own events.
+
+It holds what a list, a claim and a compare-and-swap ask for, so that none of them reads a log. The store
+gives the columns no meaning beyond that: what a status is, and when a task is due, is decided above.
+"""
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from typing import TypeAlias
+
+Expected: TypeAlias = tuple[str, int] | None
+"""What an append expects to find: (birth, head), or None for no row."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """One task in the index.
+
+    `id`, `birth`: which task, and which life of that id. `head`: version of its last event. `activation`:
+    number of its newest activation. `created`, `updated`: Unix seconds. `due`: Unix seconds from which it
+    may be claimed, None when it is not to be. `owner`: id of the worker that has it. `strikes`: a count.
+    `hold`: the kind of hold. `note`: one line for a list.
+    """
+
+    id: str
+    birth: str
+    head: int
+    activation: int
+    status: str
+    agent: str
+    created: float
+    updated: float
+    due: float | None = None
+    owner: str | None = None
+    strikes: int = 0
+    hold: str | None = None
+    note: str = ""
+
+
+COLUMNS = tuple(field.name for field in fields(IndexRow))
+_ALL = ", ".join(COLUMNS)
+_STEADY = [name for name in COLUMNS if name not in ("id", "due")]
+
+CREATE = [
+    """CREATE TABLE IF NOT EXISTS task_index (
+        id TEXT PRIMARY KEY, birth TEXT NOT NULL, head INTEGER NOT NULL, activation INTEGER NOT NULL,
+        status TEXT NOT NULL, agent TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
+        due REAL, owner TEXT, strikes INTEGER NOT NULL, hold TEXT, note TEXT NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS task_due ON task_index (due) WHERE due IS NOT NULL",
+]
+INSERT = f"INSERT INTO task_index ({_ALL}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT (id) DO NOTHING"
+_SET = f"UPDATE task_index SET {', '.join(f'{name}=?' for name in _STEADY)}"
+_KEY = "WHERE id=? AND birth=? AND head=?"
+# Most appends leave `due` alone. Saying so spares each of them the page of the index on it.
+UPDATE_STEADY = f"{_SET} {_KEY} AND due IS ?"
+UPDATE = f"{_SET}, due=? {_KEY}"
+DELETE_ALL = "DELETE FROM task_index"
+SELECT = f"SELECT {_ALL} FROM task_index"
+SELECT_ONE = f"{SELECT} WHERE id=?"
+SELECT_NEXT_DUE = "SELECT min(due) FROM task_index WHERE due IS NOT NULL AND due>?"
+SELECT_OWNERS = "SELECT DISTINCT owner FROM task_index WHERE due IS NOT NULL AND owner IS NOT NULL"
+
+
+def values(entry: IndexRow) -> tuple[object, ...]:
+    """Give the row in the order of `COLUMNS`, for `INSERT`."""
+    return astuple(entry)
+
+
+def steady_values(entry: IndexRow) -> tuple[object, ...]:
+    """Give the columns that `UPDATE` and `UPDATE_STEADY` set first: all but `id` and `due`."""
+    return (
+        entry.birth,
+        entry.head,
+        entry.activation,
+        entry.status,
+        entry.agent,
+        entry.created,
+        entry.updated,
+        entry.owner,
+        entry.strikes,
+        entry.hold,
+        entry.note,
+    )
+
+
+def one_of(column: str, choices: Iterable[object], *, negate: bool = False) -> tuple[str, list[object]]:
+    """Give the SQL and the parameters of "column is (not) one of these".
+
+    >>> one_of("status", ["held", "queued"])
+    ('status IN (?, ?)', ['held', 'queued'])
+    """
+    params = list(choices)
+    return f"{column} {'NOT IN' if negate else 'IN'} ({', '.join('?' * len(params))})", params

@@ -1,0 +1,458 @@
+"""The contract of every store, run for each of them; and one history in which they must agree."""
+
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from eventsourcing.persistence import IntegrityError, StoredEvent
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stores
+from stores import (
+    AppendConflictError,
+    IndexRow,
+    InvalidStoreURLError,
+    MemoryStore,
+    NewerStoreError,
+    SQLiteStore,
+    Store,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreForkedError,
+    StoreUnavailableError,
+    open_store,
+)
+from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
+
+TIMEOUT = 20
+
+
+@pytest.fixture(params=["memory", "sqlite", "crashing"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
+        yield CrashingStore(store, CrashPlan(None)) if request.param == "crashing" else store
+
+
+def row(task_id: str = "a", head: int = 1, **facts: object) -> IndexRow:
+    plain = IndexRow(task_id, f"birth-of-{task_id}", head, 0, "queued", "agent", created=1.0, updated=2.0)
+    return replace(plain, **facts)
+
+
+def events(task_id: str, *versions: int, state: bytes = b"\x00state\xff") -> list[StoredEvent]:
+    return [StoredEvent(task_id, version, "topic", state) for version in versions]
+
+
+def create(store: Store, task_id: str = "a", **facts: object) -> IndexRow:
+    entry = row(task_id, **facts)
+    store.recorder.insert_events(events(task_id, 1), entry=entry, expected=None)
+    return entry
+
+
+def contents(store: Store) -> object:
+    recorder = store.recorder
+    return recorder.select_entries(), {name: recorder.select_events(name) for name in recorder.select_ids()}
+
+
+def test_an_append_stores_its_events_and_its_row(store: Store) -> None:
+    entry = row("a", 3, due=7.5, owner="w", strikes=2, hold="doubt", note="one line")
+    store.recorder.insert_events(events("a", 1, 2, 3), entry=entry, expected=None)
+    assert store.recorder.select_events("a") == events("a", 1, 2, 3)
+    assert store.recorder.select_entry("a") == entry
+
+
+def test_an_append_replaces_every_column_of_the_row(store: Store) -> None:
+    first = create(store)
+    entry = IndexRow("a", first.birth, 2, 9, "held", "other", 3.0, 4.0, 5.0, "w", 6, "strikes", "why")
+    store.recorder.insert_events(events("a", 2), entry=entry, expected=(first.birth, 1))
+    assert store.recorder.select_entry("a") == entry
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, None), (None, 1.0), (1.0, None), (1.0, 1.0), (1.0, 2.0)])
+def test_an_append_may_change_when_a_task_is_due(store: Store, before: float | None, after: float | None) -> None:
+    entry = replace(create(store, due=before), head=2, due=after)
+    store.recorder.insert_events(events("a", 2), entry=entry, expected=(entry.birth, 1))
+    assert store.recorder.select_entry("a") == entry
+    due = store.recorder.select_ready(9.0, agents=["agent"], busy_owners=[], limit=9)
+    assert due == ([entry] if after else [])
+
+
+def test_a_second_creation_is_a_conflict_that_shows_the_first(store: Store) -> None:
+    first = create(store)
+    before = contents(store)
+    with pytest.raises(AppendConflictError, match="no such task") as caught:
+        store.recorder.insert_events(events("a", 1), entry=row(birth="another"), expected=None)
+    assert (caught.value.expected, caught.value.found, caught.value.task_id) == (None, first, "a")
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("expected", [("birth-of-a", 2), ("birth-of-a", 4), ("another", 3)])
+def test_an_append_from_another_head_or_birth_is_a_conflict(store: Store, expected: tuple[str, int]) -> None:
+    entry = row(head=3)
+    store.recorder.insert_events(events("a", 1, 2, 3), entry=entry, expected=None)
+    before = contents(store)
+    head = expected[1] + 1
+    with pytest.raises(AppendConflictError) as caught:
+        store.recorder.insert_events(events("a", head), entry=row(head=head), expected=expected)
+    assert (caught.value.expected, caught.value.found) == (expected, entry)
+    assert contents(store) == before
+
+
+def test_an_append_to_a_task_that_is_not_there_is_a_conflict_with_nothing(store: Store) -> None:
+    with pytest.raises(AppendConflictError) as caught:
+        store.recorder.insert_events(events("ghost", 2), entry=row("ghost", 2), expected=("b", 1))
+    assert (caught.value.found, caught.value.task_id) == (None, "ghost")
+    assert contents(store) == ([], {})
+
+
+def test_a_key_that_is_taken_is_an_integrity_error_and_undoes_the_row(store: Store) -> None:
+    entry = create(store)
+    store.recorder.insert_events(events("a", 2), entry=replace(entry, head=2), expected=(entry.birth, 1))
+    store.recorder.replace_index([entry])  # the index now says 1, the log has 2
+    before = contents(store)
+    with pytest.raises(IntegrityError):
+        store.recorder.insert_events(events("a", 2, 3), entry=replace(entry, head=3), expected=(entry.birth, 1))
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize(
+    ("appended", "entry"),
+    [
+        (events("a", 3), row(head=3)),
+        (events("a", 2, 4), row(head=4)),
+        (events("a", 2), row(head=3)),
+        (events("b", 2), row(head=2)),
+        ([], row(head=2)),
+    ],
+)
+def test_an_append_that_would_leave_a_gap_is_refused(
+    store: Store, appended: list[StoredEvent], entry: IndexRow
+) -> None:
+    create(store)
+    before = contents(store)
+    with pytest.raises(ValueError, match="task 'a'"):
+        store.recorder.insert_events(appended, entry=entry, expected=(entry.birth, 1))
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SimulatedCrash("here"), KeyboardInterrupt])
+def test_whatever_inside_raises_undoes_the_append(
+    store: Store, error: type[BaseException] | BaseException
+) -> None:
+    entry = create(store)
+    before = contents(store)
+
+    def inside() -> None:
+        raise error
+
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        store.recorder.insert_events(
+            events("a", 2), entry=replace(entry, head=2, due=1.0), expected=(entry.birth, 1), inside=inside
+        )
+    assert contents(store) == before
+    store.recorder.insert_events(events("a", 2), entry=replace(entry, head=2), expected=(entry.birth, 1))
+
+
+def test_inside_is_not_called_for_a_conflict(store: Store) -> None:
+    create(store)
+    calls: list[int] = []
+    with pytest.raises(AppendConflictError):
+        store.recorder.insert_events(events("a", 1), entry=row(), expected=None, inside=lambda: calls.append(1))
+    assert calls == []
+
+
+def test_inside_is_called_once_and_sees_nothing_of_the_append(store: Store) -> None:
+    seen: list[object] = []
+    store.recorder.insert_events(
+        events("a", 1), entry=row(), expected=None, inside=lambda: seen.append(store.recorder.select_entry("a"))
+    )
+    assert seen == [None]
+
+
+def test_the_index_row_alone_changes_by_the_same_compare_and_swap(store: Store) -> None:
+    entry = create(store)
+    held = replace(entry, hold="unreadable", note="version 1")
+    store.recorder.update_index(held, expected=(entry.birth, 1))
+    assert store.recorder.select_entry("a") == held
+    with pytest.raises(AppendConflictError):
+        store.recorder.update_index(entry, expected=(entry.birth, 2))
+    with pytest.raises(AppendConflictError):
+        store.recorder.update_index(row("ghost"), expected=("birth-of-ghost", 1))
+    assert store.recorder.select_entries() == [held]
+    assert store.recorder.select_events("a") == events("a", 1)
+
+
+def test_replacing_the_index_leaves_the_log(store: Store) -> None:
+    create(store, "a")
+    create(store, "b")
+    entries = [row("b", 5), row("c", 6)]
+    store.recorder.replace_index(iter(entries))
+    assert store.recorder.select_entries() == entries
+    assert store.recorder.select_ids() == ["a", "b"]
+
+
+def test_events_are_selected_by_version(store: Store) -> None:
+    entry = row(head=12)
+    store.recorder.insert_events(events("a", *range(1, 13)), entry=entry, expected=None)
+
+    def versions(**bounds: object) -> list[int]:
+        return [event.originator_version for event in store.recorder.select_events("a", **bounds)]
+
+    assert versions() == list(range(1, 13))
+    assert versions(gt=3, lte=5) == [4, 5]
+    assert versions(gt=9, desc=True) == [12, 11, 10]
+    assert versions(desc=True, limit=2) == [12, 11]
+    assert versions(limit=0) == []
+    assert store.recorder.select_events("b") == []
+    assert store.recorder.select_ids() == ["a"]  # asking makes nothing
+
+
+def test_entries_are_selected_newest_last(store: Store) -> None:
+    a = create(store, "a", created=3.0, status="held", hold="doubt")
+    b = create(store, "b", created=1.0, status="held", hold="strikes", agent="other")
+    c = create(store, "c", created=2.0, status="queued")
+    select = store.recorder.select_entries
+    assert select() == [b, c, a]
+    assert select(limit=2) == [c, a]
+    assert select(limit=0) == []
+    assert select(status={"held"}) == [b, a]
+    assert select(status=["held", "queued"], limit=1) == [a]
+    assert select(status=[]) == []
+    assert select(agent="other") == [b]
+    assert select(hold={"doubt", "spent"}) == [a]
+    assert select(status={"held"}, agent="agent", hold={"strikes"}) == []
+    assert store.recorder.select_entry("d") is None
+
+
+def test_ready_is_what_is_due_known_and_not_of_a_busy_owner(store: Store) -> None:
+    late = create(store, "a", due=3.0)
+    early = create(store, "b", due=1.0, owner="dead")
+    same = create(store, "c", due=1.0)
+    create(store, "busy", due=1.0, owner="alive")
+    create(store, "ended", owner="dead")
+    create(store, "future", due=3.5)
+    create(store, "unknown", due=1.0, agent="other")
+
+    def ready(limit: int = 9, agents: tuple[str, ...] = ("agent", "third")) -> list[IndexRow]:
+        return store.recorder.select_ready(3.0, agents=agents, busy_owners={"alive"}, limit=limit)
+
+    assert ready() == [early, same, late]
+    assert ready(limit=1) == [early]
+    assert ready(agents=()) == []
+    assert store.recorder.select_owners() == {"alive", "dead"}
+    everyone = store.recorder.select_ready(9.0, agents={"agent", "other"}, busy_owners=(), limit=99)
+    assert [entry.id for entry in everyone] == ["b", "busy", "c", "unknown", "a", "future"]
+
+
+def test_hostile_text_comes_back(store: Store) -> None:
+    text = "'; DROP TABLE task_index; -- \x00 é\u202e 💻"
+    entry = create(store, text, note=text, agent=text)
+    assert store.recorder.select_entry(text) == entry
+    assert store.recorder.select_entries(agent=text) == [entry]
+    assert store.recorder.select_ids() == [text]
+
+
+def test_threads_that_race_for_a_version_win_it_once_each(store: Store) -> None:
+    create(store)
+    wins: list[int] = []
+    start = threading.Barrier(8)
+
+    def race() -> None:
+        start.wait(TIMEOUT)
+        for head in range(2, 22):
+            entry = row(head=head)
+            try:
+                store.recorder.insert_events(events("a", head), entry=entry, expected=(entry.birth, head - 1))
+            except AppendConflictError as error:
+                assert error.found is not None
+            else:
+                wins.append(head)
+
+    threads = [threading.Thread(target=race) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert sorted(wins) == list(range(2, 22))
+    assert [event.originator_version for event in store.recorder.select_events("a")] == list(range(1, 22))
+
+
+def test_nothing_tails_by_number(store: Store) -> None:
+    for refused in (
+        store.recorder.max_notification_id,
+        store.recorder.subscribe,
+        lambda: store.recorder.select_notifications(1, 10),
+        store.aggregate_recorder,
+        store.tracking_recorder,
+        store.process_recorder,
+    ):
+        with pytest.raises(NotImplementedError, match="perdure's stores"):
+            refused()
+    assert store.application_recorder() is store.recorder
+
+
+def test_after_close_everything_says_so(store: Store) -> None:
+    entry = create(store)
+    store.close()
+    store.close()
+    recorder = store.recorder
+    for use in (
+        lambda: recorder.select_events("a"),
+        lambda: recorder.select_entry("a"),
+        recorder.select_entries,
+        recorder.select_ids,
+        recorder.select_owners,
+        lambda: recorder.select_ready(1.0, agents=["x"], busy_owners=[], limit=1),
+        lambda: recorder.insert_events(events("a", 2), entry=row(head=2), expected=(entry.birth, 1)),
+        lambda: recorder.update_index(entry, expected=(entry.birth, 1)),
+        lambda: recorder.replace_index([]),
+    ):
+        with pytest.raises(StoreClosedError, match="closed"):
+            use()
+
+
+def test_every_memory_store_is_its_own() -> None:
+    with open_store("memory:") as one, open_store("memory:") as other:
+        create(one)
+        assert contents(other) == ([], {})
+
+
+def test_a_url_is_made_absolute_and_opens_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_store("sqlite:///tasks #1%20.db?timeout=0.5") as store:
+        assert store.url == f"sqlite:///{tmp_path}/tasks #1%20.db?timeout=0.5"
+        create(store)
+        monkeypatch.chdir("/")
+        with open_store(store.url) as same:
+            assert same.recorder.select_ids() == ["a"]
+            assert same.url == store.url
+    assert {path.name for path in tmp_path.iterdir()} == {"tasks #1%20.db", "tasks #1%20.db.locks"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "tasks.db",
+        "sqlite:tasks.db",
+        "sqlite://tasks.db",
+        "sqlite:///",
+        "sqlite:///?timeout=1",
+        "sqlite:///:memory:",
+        "sqlite:///a\0b",
+        "memory:x",
+        "memory:?timeout=1",
+        "mysql://host/db",
+        "sqlite:///a.db?timeout=soon",
+        "sqlite:///a.db?timeout=-1",
+        "sqlite:///a.db?timeout=inf",
+        "sqlite:///a.db?mode=ro",
+        "sqlite:///a.db?timeout",
+    ],
+)
+def test_a_bad_url_is_named_with_what_is_expected(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidStoreURLError, match="expected 'memory:'") as caught:
+        open_store(url)
+    assert caught.value.url == url
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AppendConflictError(("b", 1), row()),
+        AppendConflictError(None, None, "ghost", "memory:"),
+        StoreUnavailableError("locked", url="u", reason="r", unknown_fate=True),
+        NewerStoreError("newer", url="u", found=2, known=1),
+        InvalidStoreURLError("bad", url="u"),
+        StoreCorruptError("bad", url="u"),
+        StoreClosedError("closed", url="u"),
+        StoreForkedError("forked", url="u"),
+        SimulatedCrash("append.after"),
+    ],
+)
+def test_errors_pickle_with_their_facts(error: BaseException) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_what_is_exported_is_what_is_named() -> None:
+    assert sorted(stores.__all__) == stores.__all__
+    exported = {name for name, value in vars(stores).items() if getattr(value, "__module__", "").startswith("stores")}
+    assert {name for name in exported if not name.startswith("_")} == set(stores.__all__)
+    assert {MemoryStore, SQLiteStore} < set(Store.__subclasses__())
+
+
+names = st.sampled_from(["a", "b", "c"])
+heads = st.integers(1, 4)
+moments = st.none() | st.sampled_from([0.0, 1.0, 2.0])
+owners = st.none() | st.sampled_from(["v", "w"])
+entries = st.builds(
+    IndexRow,
+    id=names,
+    birth=st.sampled_from(["x", "y"]),
+    head=heads,
+    activation=heads,
+    status=st.sampled_from(["queued", "held"]),
+    agent=st.sampled_from(["f", "g"]),
+    created=st.sampled_from([1.0, 2.0]),
+    updated=st.just(1.0),
+    due=moments,
+    owner=owners,
+    hold=st.none() | st.just("doubt"),
+)
+births = st.sampled_from(["x", "y"])
+marks = st.none() | st.tuples(births, heads)
+acts = st.one_of(
+    st.tuples(st.just("insert"), entries, marks, st.integers(0, 3)),
+    st.tuples(st.just("update"), entries, st.tuples(births, heads)),
+    st.tuples(st.just("replace"), st.lists(entries, max_size=3, unique_by=lambda entry: entry.id)),
+)
+
+
+def perform(store: Store, act: tuple) -> str:
+    """Do one thing and say how it ended."""
+    recorder = store.recorder
+    try:
+        match act:
+            case ("insert", entry, expected, count):
+                head = expected[1] if expected else 0
+                appended = events(entry.id, *range(head + 1, head + 1 + count))
+                recorder.insert_events(appended, entry=replace(entry, head=head + count), expected=expected)
+            case ("update", entry, expected):
+                recorder.update_index(entry, expected=expected)
+            case ("replace", rows):
+                recorder.replace_index(rows)
+    except (AppendConflictError, IntegrityError) as error:
+        return f"{type(error).__name__} {getattr(error, 'found', None)}"
+    return "done"
+
+
+@given(st.lists(acts, max_size=12), st.lists(names, max_size=2), st.sets(owners.filter(bool)))
+def test_all_stores_agree_on_any_history(
+    tmp_path_factory: pytest.TempPathFactory, history: list[tuple], agents: list[str], busy: set[str]
+) -> None:
+    path = tmp_path_factory.mktemp("agree") / "tasks.db"
+    with open_store("memory:") as memory, open_store(f"sqlite:///{path}") as sqlite:
+        for act in history:
+            assert perform(memory, act) == perform(sqlite, act)
+            assert contents(memory) == contents(sqlite)
+        for limit in (1, 9):
+            ready = [
+                store.recorder.select_ready(1.0, agents={"f", *agents}, busy_owners=busy, limit=limit)
+                for store in (memory, sqlite)
+            ]
+            assert ready[0] == ready[1]
+            held = [
+                store.recorder.select_entries(hold={"doubt"}, agent="f", limit=limit) for store in (memory, sqlite)
+            ]
+            assert held[0] == held[1]
+        assert memory.recorder.select_owners() == sqlite.recorder.select_owners()

@@ -1,9 +1,12 @@
-# ruff: noqa: D103  the functions that the demo shows are shown as a user would write them
 """The agents of `perdure demo`: the same three steps, naively and with perdure.
 
-`python -m actors.demo_agent AGENT RECIPIENT` runs one in this process, in a folder that has `notes.txt` and `todo.txt`. Where the process
-is to die it kills itself with SIGKILL: the place is named by `PERDURE_DEMO_KILL`, and the mail server's port by `PERDURE_DEMO_PORT`.
+`python -m actors.demo_agent AGENT RECIPIENT` runs one in this process, in a folder that has `notes.txt` and
+`todo.txt`. `PERDURE_DEMO_PORT` is the mail server's port; `PERDURE_DEMO_KILL` names the place, if any, where the
+process kills itself with SIGKILL.
 """
+
+# What the demo shows of this file stands as a user would write it:
+# ruff: noqa: D103
 
 from __future__ import annotations
 
@@ -17,9 +20,7 @@ from email.message import EmailMessage
 from pathlib import Path
 from smtplib import SMTP
 
-from actors.context import Doubt, Happened, NotHappened, step_info
-from actors.definitions import agent, step
-from actors.system import AgentSystem
+from actors import AgentSystem, Doubt, Happened, NotHappened, agent, step, step_info
 
 NOTES, TODO, STORE = "notes.txt", "todo.txt", "sqlite:///tasks.db"
 IN_THE_GAP, AFTER_THE_RECORD = "in the gap", "after the record"
@@ -31,7 +32,10 @@ PATIENCE = 10.0
 
 
 def summarize(text: str, count: int = 3) -> str:
-    """Pick the `count` sentences with the most frequent words, in the order of the text. The same text gives the same summary."""
+    """Pick the `count` sentences with the most frequent words, in the order of the text.
+
+    The same text gives the same summary.
+    """
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
     sentences = [found for paragraph in paragraphs for found in re.findall(r"[A-Z][^.!?]+[.!?](?=\s|$)", paragraph)]
     frequency = Counter(re.findall(r"[a-z]{5,}", text.lower()))
@@ -54,7 +58,7 @@ def deliver(to: str, body: str, message_id: str) -> str:
     return message_id
 
 
-def has_been_delivered(message_id: str) -> bool:
+def is_there(message_id: str) -> bool:
     """Ask the mail server whether a mail has arrived."""
     with mail_server() as server:
         code, _ = server.verify(message_id)
@@ -128,7 +132,7 @@ def mail_report(notes: str, to: str) -> str:
 
 def has_arrived(doubt: Doubt) -> Happened | NotHappened:
     message_id = f"<{doubt.idempotency_key}@example.org>"
-    return Happened(message_id) if has_been_delivered(message_id) else NotHappened()
+    return Happened(message_id) if is_there(message_id) else NotHappened()
 
 
 @step(name="send_email", on_doubt=has_arrived, label="to {to}")

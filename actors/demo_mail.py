@@ -1,15 +1,14 @@
 """The outside world of `perdure demo`: a real mail server on 127.0.0.1, in a process of its own.
 
-`python -m actors.demo_mail FOLDER [LOSE]` prints its port and serves until its standard input ends, so it never outlives whoever started
-it. It keeps what arrives in `FOLDER`, one mbox file a recipient, and answers VRFY with whether a Message-ID has arrived: the question
-that a real program asks its provider's API, or by IMAP. It knows nothing of perdure.
+`python -m actors.demo_mail FILE [LOSE]` prints its port and serves until its standard input ends, so it never
+outlives whoever started it. It keeps what arrives in `FILE`, an mbox, and answers VRFY with whether a Message-ID
+has arrived: the question that a real program asks by IMAP, or its provider's API. It knows nothing of perdure.
 """
 
 from __future__ import annotations
 
 import asyncio
 import mailbox
-import re
 import sys
 from contextlib import closing
 from email import message_from_bytes
@@ -19,22 +18,21 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 
 class PostOffice:
-    """Keeps each mail before it says 250. `lose`: the number of the one mail that it accepts and drops, for tests; 0 for none."""
+    """Keeps each mail before it says 250. `lose`: the number of the one mail that it drops all the same, for tests."""
 
-    def __init__(self, folder: Path, lose: int = 0) -> None:
-        self._folder = folder
+    def __init__(self, file: Path, lose: int = 0) -> None:
+        self._file = file
         self._lose = lose
         self._accepted = 0
         self._arrived: set[str] = set()
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: ARG002, N802
-        """Keep a mail in the mailbox of each recipient."""
+        """Keep a mail."""
         self._accepted += 1
         if self._accepted != self._lose:
-            message = message_from_bytes(bytes(envelope.content or b""))
-            for recipient in envelope.rcpt_tos:
-                with closing(mailbox.mbox(mbox_file(self._folder, recipient))) as box:
-                    box.add(message)
+            message = message_from_bytes(envelope.original_content or b"")
+            with closing(mailbox.mbox(self._file)) as box:
+                box.add(message)
             self._arrived.add(message["Message-ID"].strip())
         return "250 kept"
 
@@ -43,14 +41,9 @@ class PostOffice:
         return "250 it has arrived" if f"<{address}>" in self._arrived else "550 it has not arrived"
 
 
-def mbox_file(folder: Path, recipient: str) -> Path:
-    """Give the file of a recipient's mailbox; no recipient gets out of the folder."""
-    return folder / (re.sub(r"[^\w.@+-]", "_", recipient) + ".mbox")
-
-
-async def serve(folder: Path, lose: int) -> None:
+async def serve(file: Path, lose: int) -> None:
     """Serve until standard input ends."""
-    loop, office = asyncio.get_running_loop(), PostOffice(folder, lose)
+    loop, office = asyncio.get_running_loop(), PostOffice(file, lose)
     server = await loop.create_server(lambda: SMTP(office, hostname="localhost"), "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What `perdure demo` and its tests stand on: a mail server and agents as processes of their own, which never outlive the block."""
+"""What `perdure demo` stands on: a mail server and agents as processes, which never outlive whoever started them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.demo_mail_file import mbox_file
-
-PATIENCE = 20.0
-"""Seconds after which a process that does not end is ended."""
-
 
 @dataclass(frozen=True)
 class MailServer:
@@ -25,15 +20,12 @@ class MailServer:
 
     pid: int
     port: int
-    folder: Path
+    file: Path
 
     def message_ids(self, recipient: str) -> list[str]:
-        """Give the Message-IDs of the mails in a mailbox, in the order of their arrival."""
-        file = mbox_file(self.folder, recipient)
-        if not file.exists():
-            return []
-        with closing(mailbox.mbox(file, create=False)) as box:
-            return [str(message["Message-ID"]).strip() for message in box]
+        """Give the Message-IDs of the mails that a recipient has, in the order of their arrival."""
+        with closing(mailbox.mbox(self.file)) as box:
+            return [str(mail["Message-ID"]).strip() for mail in box if mail["To"] == recipient]
 
 
 @dataclass(frozen=True)
@@ -51,13 +43,17 @@ class Ending:
 
 @contextmanager
 def mail_server(folder: Path, lose: int = 0) -> Iterator[MailServer]:
-    """Run a mail server on 127.0.0.1 for the length of the block. `lose`: the number of the one mail that it drops, for tests."""
-    folder.mkdir(exist_ok=True)
-    with _started("actors.demo_mail", [str(folder), str(lose)], folder, {}) as process:
+    """Run a mail server on 127.0.0.1 for the length of the block; it keeps what arrives in `folder`.
+
+    `lose`: the number of the one mail that it accepts and drops, for tests; 0 for none.
+    """
+    file = folder / "mails.mbox"
+    with _started("actors.demo_mail", [str(file), str(lose)], folder, {}) as process:
         port = process.stdout.readline() if process.stdout else ""
         if not port.strip().isdigit():
             raise RuntimeError(f"the mail server did not start:\n{port}{process.communicate()[0]}")
-        yield MailServer(process.pid, int(port), folder)
+        yield MailServer(process.pid, int(port), file)
+        process.communicate()
 
 
 def run_module(
@@ -66,10 +62,14 @@ def run_module(
     folder: Path,
     environment: Mapping[str, str],
     hear: Callable[[int, str], None],
+    patience: float,
 ) -> Ending:
-    """Run a module in a process of its own, in a folder, and hand over each line that it writes, as it comes."""
+    """Run a module in a process of its own, in a folder, and hand over each line that it writes, as it comes.
+
+    A process that does not end within `patience` seconds is ended by SIGTERM.
+    """
     with _started(module, words, folder, environment) as process:
-        watchdog = threading.Timer(PATIENCE, process.terminate)
+        watchdog = threading.Timer(patience, process.terminate)
         watchdog.start()
         try:
             for line in process.stdout or ():

@@ -49,7 +49,8 @@ class Recovery(SupervisedActor):
                 started = self._round()
             except StoreError as error:
                 started = 0
-                logger.warning("recovery waits, the store is away: %s", error)
+                if not self._worker.stopping.is_set():
+                    logger.warning("recovery waits, the store is away: %s", error)
             pause = FIRST_POLL if started else min(pause * 1.5, LONGEST_POLL)
             if not started and self._worker.wake.wait(self._nap(pause)):
                 pause = FIRST_POLL

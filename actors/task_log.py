@@ -103,6 +103,10 @@ class TaskLog(Application[str]):
         """Give the event store that knows births."""
         return TaskEvents(self.mapper, self.recorder)
 
+    def close(self) -> None:
+        """Leave the store open, also when this is collected as garbage: whoever opened the store closes it."""
+        self.closing.set()
+
     def load(self, task_id: str) -> AgentTask:
         """Rehydrate a task by replay.
 
@@ -176,11 +180,7 @@ class TaskLog(Application[str]):
         live = self.store.workers.live()
         if live:
             raise PerdureError(f"the index cannot be rebuilt while a worker lives: {', '.join(sorted(live))}")
-        rows = [
-            self._row_from_log(task_id, self.recorder.select_entry(task_id)) for task_id in self.recorder.select_ids()
-        ]
-        self.recorder.replace_index(rows)
-        return rows
+        return self.recorder.rebuild_index(self._row_from_log)
 
     def _row_from_log(self, task_id: str, old: IndexRow | None) -> IndexRow:
         try:

@@ -20,13 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 from actors.info import StepInfo
 from actors.system import AgentSystem
+from actors.task_log import TaskLog
 from domain.errors import PerdureError, TaskError
-from domain.events import StepFailed, StepStarted, StepSucceeded, TaskEvent
+from domain.events import Restarted, StepFailed, StepStarted, StepSucceeded, TaskEvent
+from domain.faults import Fault
 from stores import Store, open_store
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
+
+
+class AgentBugError(PerdureError):
+    """Raised when the agent itself crashes: a bug, which a supervisor would answer with restarts and then a hold."""
 
 
 @dataclass
@@ -110,7 +116,8 @@ def run_through_crashes(
         id: the task's id.
         timeout: seconds that one life may take.
 
-    Raises TimeoutError when a life does not end in time.
+    Raises AgentBugError where the agent's own code raises what is no business of its task; TimeoutError when a life
+    does not end in time.
     """
     disk = open_store("memory:") if store is None else store
     run = Run()
@@ -123,6 +130,8 @@ def run_through_crashes(
                 _live(system, run, agent, args, id, timeout)
                 return run
         except SimulatedCrash as death:
+            if witness.bug:
+                raise _bug(inner, id) from None
             run.crashes.append(death.point)
         finally:
             life.close()
@@ -147,6 +156,7 @@ class _Witness(CrashPlan):
 
     def __init__(self, nth: int | None, run: Run) -> None:
         super().__init__(nth)
+        self.bug = False
         self._run = run
         self._life = run.lives
 
@@ -156,6 +166,9 @@ class _Witness(CrashPlan):
             self._run.bodies[-1].finished = True
         self._run.points.append(point)
         super().reach(point, **facts)
+        if point == "append.after" and Restarted.TOPIC in facts["topics"]:  # type: ignore[operator]
+            self.bug = True
+            self.die_now(point)
         if point == "body.before" and isinstance(info, StepInfo):
             entry = BodyRun(info.name, info.path, info.attempt, info.idempotency_key, self._life)
             self._run.bodies.append(entry)
@@ -173,15 +186,22 @@ def _live(
     run.events = task.events()
 
 
+def _bug(store: Store, id: str) -> AgentBugError:
+    (restarted,) = TaskLog(store).events.get(id, desc=True, limit=1, birth=TaskLog(store).load(id).birth)
+    assert isinstance(restarted, Restarted)  # noqa: S101
+    fault = Fault.from_data(restarted.error)
+    return AgentBugError(f"the agent itself crashed, which no plan of crashes explains: {fault}\n{fault.traceback}")
+
+
 def _require(kept: bool, otherwise: str) -> None:
     if not kept:
         raise AssertionError(f"perdure's promise is broken: {otherwise}")
 
 
 __all__ = [
+    "AgentBugError",
     "BodyRun",
     "CrashPlan",
-    "PerdureError",
     "Run",
     "SimulatedCrash",
     "crash_plans",

@@ -23,6 +23,9 @@ from domain.task import AgentTask
 
 logger = logging.getLogger("perdure")
 
+LAST_WORD = 1.0
+"""Seconds that recovery and the supervisor get to end, once the tasks have."""
+
 
 class SupervisionTree:
     """One worker at work.
@@ -52,7 +55,7 @@ class SupervisionTree:
 
     def _start_recovery(self) -> None:
         if not self.worker.stopping.is_set():
-            Recovery.launch(self.worker, self.directory)
+            self.recovery = Recovery.launch(self.worker, self.directory)
 
     def _report(self, down: Down) -> None:
         with suppress(ActorDeadError):
@@ -63,7 +66,7 @@ class SupervisionTree:
         self.worker.wake.set()
 
     def _about(self) -> dict[str, Any]:
-        return {"agents": sorted(self.worker.agents())}
+        return {"agents": sorted(self.worker.agents()), "only": self.worker.only}
 
     def agents_changed(self) -> None:
         """Tell others which agents this worker knows now, and look for work at once."""
@@ -78,9 +81,10 @@ class SupervisionTree:
         try:
             if not self.directory.wait_empty(grace):
                 self._give_up(grace)
+            self.recovery.actor_stopped.wait(LAST_WORD)
         finally:
             worker.over.set()
-            self.supervisor.stop()
+            self.supervisor.stop(timeout=LAST_WORD)
             self._lock.release()
 
     def _give_up(self, grace: float) -> None:

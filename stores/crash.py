@@ -6,14 +6,14 @@ The points of an append are `append.before`, `append.inside` (written, not commi
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
 
 from stores.errors import StoreClosedError
-from stores.recorder import TaskRecorder
+from stores.recorder import RowOf, TaskRecorder
 from stores.store import Store
 from stores.task_index import Expected, IndexRow
 from stores.workers import About, WorkerLock, Workers
@@ -82,6 +82,10 @@ class CrashPlan:
                 self.check()
         if due and self.die is not None:
             self.die()
+
+    def die_now(self, point: str) -> None:
+        """Die at this point, whatever the count says; it is raised from the next thing that is reached or asked."""
+        self._crash = self._crash or point
 
     def check(self) -> None:
         if self._crash is not None:
@@ -183,8 +187,8 @@ class _CrashingRecorder(TaskRecorder):
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self._inner.update_index(entry, expected=expected)
 
-    def replace_index(self, entries: Iterable[IndexRow]) -> None:
-        self._inner.replace_index(entries)
+    def rebuild_index(self, row_of: RowOf) -> list[IndexRow]:
+        return self._inner.rebuild_index(row_of)
 
     def select_events(
         self,

@@ -33,11 +33,7 @@ class Resource:
     def check(self) -> None:
         """Raise StoreForkedError in a forked child, StoreClosedError after the close; else do nothing."""
         if self.forked:
-            message = (
-                f"{self.url} was opened by the parent of process {os.getpid()}, and a child made by fork "
-                "cannot share it: open the store in the child, or start the child by 'spawn'"
-            )
-            raise StoreForkedError(message, url=self.url)
+            raise forked_error(self.url)
         if self.closed:
             raise StoreClosedError(f"{self.url} is closed", url=self.url)
 
@@ -47,6 +43,21 @@ class Resource:
 
 
 _resources: WeakSet[Resource] = WeakSet()
+
+
+def inherited() -> list[Resource]:
+    """Give what a parent had open when it forked this process; nothing in a process that was not forked."""
+    with guard:
+        return [resource for resource in _resources if resource.forked and not resource.closed]
+
+
+def forked_error(url: str) -> StoreForkedError:
+    """Give the error for a child made by fork that uses what its parent had open."""
+    message = (
+        f"{url} was open when process {os.getpid()} was forked from its parent, and the two cannot share it: "
+        "fork before the store is opened, or start the child by multiprocessing's 'spawn' or by subprocess"
+    )
+    return StoreForkedError(message, url=url)
 
 
 def _abandon_all() -> None:

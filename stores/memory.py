@@ -1,7 +1,7 @@
 """The store in memory: same contract, gone with its process. For tests and for trying things out."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
 import eventsourcing.popo as es_popo
@@ -9,7 +9,7 @@ from eventsourcing.persistence import StoredEvent
 
 from stores.errors import AppendConflictError
 from stores.lifetime import Resource
-from stores.recorder import TaskRecorder, check_append
+from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.store import Store
 from stores.task_index import Expected, IndexRow
 from stores.workers import MemoryWorkers
@@ -55,11 +55,14 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         if expected != (None if found is None else (found.birth, found.head)):
             raise AppendConflictError(expected, found, task_id, self.url)
 
-    def replace_index(self, entries: Iterable[IndexRow]) -> None:
+    def rebuild_index(self, row_of: RowOf) -> list[IndexRow]:
         self.check()
-        index = {entry.id: entry for entry in entries}
         with self._database_lock:
-            self._index = index
+            entries = [
+                entry for name in self.select_ids() if (entry := row_of(name, self._index.get(name))) is not None
+            ]
+            self._index = {entry.id: entry for entry in entries}
+        return entries
 
     def select_events(
         self,

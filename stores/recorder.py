@@ -4,13 +4,15 @@ One contract suite (tests/test_stores.py) holds all of them to it.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
 from stores.task_index import Expected, IndexRow
+
+RowOf = Callable[[str, IndexRow | None], IndexRow | None]
 
 
 class TaskRecorder(ApplicationRecorder):
@@ -49,8 +51,12 @@ class TaskRecorder(ApplicationRecorder):
         """Set the index row alone, by the same compare-and-swap; AppendConflictError if it fails."""
 
     @abstractmethod
-    def replace_index(self, entries: Iterable[IndexRow]) -> None:
-        """Make the index consist of these rows, in one transaction. For a rebuild while no worker lives."""
+    def rebuild_index(self, row_of: RowOf) -> list[IndexRow]:
+        """Make the index consist of what `row_of` gives, and return it. For a rebuild while no worker lives.
+
+        `row_of` is called with each id in the log and its old row, if any, and may read the log; None leaves the id
+        out. One transaction: nobody appends between what it reads and what is written.
+        """
 
     @abstractmethod
     def select_events(

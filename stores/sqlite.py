@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ from eventsourcing.persistence import StoredEvent
 from stores import task_index
 from stores.errors import AppendConflictError
 from stores.file_lock import locked, os_errors
-from stores.recorder import TaskRecorder, check_append
+from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.sqlite_file import APPLICATION_ID, SCHEMA, SQLiteFile
 from stores.store import Store
 from stores.task_index import Expected, IndexRow
@@ -75,14 +75,18 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
             found = IndexRow(*rows[0]) if rows else None
             raise AppendConflictError(expected, found, entry.id, self.datastore.url)
 
-    def replace_index(self, entries: Iterable[IndexRow]) -> None:
-        rows = [task_index.values(entry) for entry in entries]
+    def rebuild_index(self, row_of: RowOf) -> list[IndexRow]:
+        entries: list[IndexRow] = []
 
-        def replace(cursor: sqlite3.Cursor) -> None:
+        def rebuild(cursor: sqlite3.Cursor) -> None:
+            old = {row[0]: IndexRow(*row) for row in cursor.execute(task_index.SELECT).fetchall()}
+            ids = [task_id for (task_id,) in cursor.execute(self._select_ids).fetchall()]
+            entries.extend(entry for task_id in ids if (entry := row_of(task_id, old.get(task_id))) is not None)
             cursor.execute(task_index.DELETE_ALL)
-            cursor.executemany(task_index.INSERT, rows)
+            cursor.executemany(task_index.INSERT, [task_index.values(entry) for entry in entries])
 
-        self.datastore.write(replace)
+        self.datastore.write(rebuild)
+        return entries
 
     def select_events(
         self,
@@ -144,8 +148,11 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         return due
 
     def select_ids(self) -> list[str]:
-        sql = f"SELECT DISTINCT originator_id FROM {self.events_table_name} ORDER BY originator_id"
-        return [task_id for (task_id,) in self.datastore.read(sql)]
+        return [task_id for (task_id,) in self.datastore.read(self._select_ids)]
+
+    @property
+    def _select_ids(self) -> str:
+        return f"SELECT DISTINCT originator_id FROM {self.events_table_name} ORDER BY originator_id"
 
 
 class SQLiteStore(Store):

@@ -21,7 +21,7 @@ import eventsourcing.persistence as library
 import eventsourcing.sqlite as es_sqlite
 
 from stores.errors import NewerStoreError, StoreCorruptError, StoreError, StoreUnavailableError
-from stores.lifetime import Resource
+from stores.lifetime import Resource, forked_error, inherited
 
 APPLICATION_ID = 0x50455244  # "PERD", in the file's header
 SCHEMA = 1  # `PRAGMA user_version`; raised by whatever an older perdure could not read
@@ -82,8 +82,12 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         """Open the writer, and say whether the file is new and wants its tables.
 
         Only one process at a time may be here, and it has to make the tables before it lets the next one in.
-        Raises StoreCorruptError and NewerStoreError without having changed a byte of the file.
+        Raises StoreCorruptError and NewerStoreError without having changed a byte of the file, and
+        StoreForkedError where a parent had it open: SQLite keeps a table of locks for each process, and a child
+        finds its parent's in there, which it does not have.
         """
+        if any(isinstance(one, SQLiteFile) and _same(one.path, self.path) for one in inherited()):
+            raise forked_error(self.url)
         with self._errors():
             left_over = _size(self.path + "-wal") > 0
             self._writer = self._connect("rwc")
@@ -228,6 +232,13 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         """
         super().abandon()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def _size(path: str) -> int:

@@ -1,0 +1,272 @@
+"""Runs one task in the foreground, and tells of it line by line as its log grows.
+
+What is told comes from the log alone, so it is the same whether this process runs the task or another one does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import typer
+
+from actors.definitions import Agent
+from actors.system import GRACE, AgentSystem, TaskRef
+from actors.view import clock_time, explain
+from actors.wording import ago, held_text, named, plain, span, traceback_text
+from domain.events import (
+    Activated,
+    Completed,
+    Held,
+    Passivated,
+    Released,
+    Restarted,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    TaskEvent,
+)
+from domain.faults import Fault
+from domain.record import StepRecord
+from domain.task import DIFFERS, STRIKES, AgentTask, Status, fold
+from domain.values import Json
+from stores import Store, StoreUnavailableError
+
+OPEN: tuple[Status, ...] = ("queued", "running", "held")
+"""The statuses of a task that has not ended."""
+POLL = 0.05
+"""Seconds between two looks at the log."""
+SECOND_LOOK = 2.0
+"""Seconds that a worker has at most to try again a task that is held for its code."""
+REPLAYED_LINES = 20
+"""Replayed steps that have a line each; of more of them the first share one line."""
+
+_COLOURS = {
+    "running": "cyan", "finished": "green", "failed": "red", "crashed": "red", "in doubt": "yellow",
+    "replayed": "bright_black", "recorded": "bright_black",
+}  # fmt: skip
+
+Say = Callable[[str, str], None]
+"""Prints a line: its first word, and the rest."""
+
+
+class Signals:
+    """SIGINT and SIGTERM: within `in_good_order` the first is only noted, any other leaves at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._in_good_order = False
+
+    def install(self) -> None:
+        """Handle both, but for one that was ignored from the start, as by `nohup`."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
+
+    @contextmanager
+    def in_good_order(self) -> Iterator[None]:
+        """Only note the first signal within this block; whoever is in it looks at `received`."""
+        self._in_good_order = True
+        try:
+            yield
+        finally:
+            self._in_good_order = False
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.received is not None or not self._in_good_order:
+            os._exit(128 + number)
+        self.received = number
+
+
+class Follower:
+    """Folds a task's log as it grows, and says what is new in it.
+
+    `task` is the fold so far. What the log had when the task was met is told when an activation replays it, or at once
+    where another living process is at work on it.
+    """
+
+    def __init__(self, ref: TaskRef[Any], say: Say) -> None:
+        self._ref = ref
+        self._say = say
+        self.task = _folded(None, ref.events())
+        self._met = self.task.version
+        self._ours = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the task has ended or is held."""
+        return self.task.status not in ("queued", "running")
+
+    @property
+    def is_held_for_code(self) -> bool:
+        """Whether a worker that starts looks at the task again, though it is held."""
+        return self.task.held is not None and self.task.held.reason == DIFFERS
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anything was appended since the task was met."""
+        return self.task.version > self._met
+
+    def meet(self, ours: str, others: set[str]) -> None:
+        """Know our own worker, and tell of a task that one of these other living ones is running already."""
+        self._ours = ours
+        if self.task.worker in others:
+            self._tell_other(self.task.worker)
+            for record in self.task.steps.values():
+                self._tell_record(record, "finished" if record.outcome is not None else "running")
+
+    def look(self) -> None:
+        """Read on, and tell. Raises UnreadableTaskError, StoreUnavailableError."""
+        events = self._ref.events(after=self.task.version)
+        for number, event in enumerate(events):
+            self.task = _folded(self.task, [event])
+            following = events[number + 1] if number + 1 < len(events) else None
+            self._tell(event, following)
+
+    def _tell(self, event: TaskEvent, following: TaskEvent | None) -> None:
+        if isinstance(event, Activated):
+            self._tell_start(event, following)
+        elif isinstance(event, StepStarted):
+            self._say("running", named(event.path, event.name, event.label, event.attempt))
+        elif isinstance(event, StepSucceeded | StepFailed):
+            self._tell_outcome(event)
+        elif isinstance(event, Restarted):
+            self._tell_crash(event)
+        elif isinstance(event, Passivated):
+            cut_off = [f"step {path} was cut off and is in doubt" for path in event.cut_off]
+            self._say("stopped", ", ".join(cut_off) or "between two steps")
+        elif isinstance(event, Released):
+            what = f"step {event.path}: {event.decision}, " if event.path else ""
+            self._say("released", plain(f"{what}by {event.by}"))
+
+    def _tell_start(self, event: Activated, following: TaskEvent | None) -> None:
+        if event.worker != self._ours:
+            self._tell_other(event.worker)
+        if isinstance(following, Held) and following.reason == STRIKES:  # the agent was not called
+            return
+        done = [record for record in self.task.steps.values() if record.outcome is not None]
+        first = len(done) - REPLAYED_LINES if len(done) > REPLAYED_LINES else 0
+        if first:
+            self._say("replayed", f"{done[0].path} … {done[first - 1].path}  ({first:,} steps)")
+        for record in done[first:]:
+            self._tell_record(record, "replayed")
+        for record in self.task.doubts:
+            started = f"began {clock_time(record.started)}, its end is not in the log"
+            self._say("in doubt", f"{named(record.path, record.name, record.label, record.attempt)}  {started}")
+
+    def _tell_record(self, record: StepRecord, word: str) -> None:
+        self._say(word, named(record.path, record.name, record.label, record.attempt))
+
+    def _tell_other(self, worker: str | None) -> None:
+        self._say("followed", f"another process runs this task (worker {worker})")
+
+    def _tell_outcome(self, event: StepSucceeded | StepFailed) -> None:
+        record = self.task.steps[event.path]
+        took = event.timestamp - record.started
+        text = named(event.path, event.name, record.label, event.attempt)
+        if isinstance(event, StepFailed):
+            self._say("failed", f"{text}  {plain(str(Fault.from_data(event.error)))}")
+        elif event.source:
+            self._say("finished", f"{text}  told by {event.source}")
+        else:
+            self._say("finished", f"{text}  {span(took)}" if took > 0 else text)
+
+    def _tell_crash(self, event: Restarted) -> None:
+        pause = max(0.0, event.due - event.timestamp)
+        fault = Fault.from_data(event.error)
+        self._say("crashed", f"{plain(str(fault))}; restart {event.strikes} in {span(pause)}")
+        self._say("", traceback_text(fault))
+
+
+# ------------------------------------------------------------------ one task in the foreground
+
+
+def run_task(agent: Agent[..., Any], arguments: list[Any], task_id: str, store: Store, signals: Signals) -> AgentTask:
+    """Spawn the task, run it here or follow the process that does, until it has ended, is held, or a signal came.
+
+    Says on standard error what happens, and returns the task as its log has it then. Raises what `AgentSystem.spawn`
+    raises, and UnreadableTaskError.
+    """
+    with AgentSystem(store, run=False) as client:
+        ref: TaskRef[Any] = client.spawn(agent, *arguments, id=task_id)
+        count = len(store.recorder.select_entries(status=OPEN))
+        say("", f"perdure: {store.url} · {count} task{'s' if count != 1 else ''} open")
+        follower = Follower(ref, say)
+        if follower.is_settled and not follower.is_held_for_code:
+            if follower.task.ending is not None:
+                age = ago(follower.task.updated, time.time())
+                say("recorded", f"{plain(task_id)} {follower.task.status} {age} ago; nothing runs again")
+            return follower.task
+        with signals.in_good_order():
+            _work(follower, store, signals)
+        follower.look()
+    return follower.task
+
+
+def conclude(task: AgentTask, signals: Signals, write: Callable[[Json], None]) -> int:
+    """Say how the task stands, write its result where it has one, and give the exit code."""
+    if signals.received is not None:
+        if task.status in ("queued", "running"):
+            say("stopped", "the same command again goes on where it was")
+        else:
+            say(task.status, "the same command again tells how")
+        return 128 + signals.received
+    if isinstance(task.ending, Completed):
+        write(task.ending.value)
+        return 0
+    if task.ending is not None:
+        fault = Fault.from_data(task.ending.error)
+        say("failed", f"{plain(task.id)}  {plain(str(fault))}")
+        say("", traceback_text(fault))
+        return 1
+    say("", held_text(task.id, explain(task), ago(task.updated, time.time())))
+    return 3
+
+
+def _work(follower: Follower, store: Store, signals: Signals) -> None:
+    others = set(store.workers.live())
+    task_id = follower.task.id
+    with AgentSystem(store, only=task_id) as system, system._opened().watch(task_id) as hint:
+        follower.meet(system._tree.worker.id if system._tree is not None else "", others)
+        _follow(follower, hint, signals)
+        if signals.received is not None and not follower.is_settled:
+            say("stopping", f"a running step has {GRACE:g} s to end; a second signal leaves at once")
+
+
+def _follow(follower: Follower, hint: threading.Event, signals: Signals) -> None:
+    """Look until nothing is left to wait for; a hint comes when the task's actor is gone, even one that only looked."""
+    second_look, until, away = follower.is_held_for_code, time.monotonic() + SECOND_LOOK, False
+    while signals.received is None:
+        hinted = hint.wait(POLL)
+        hint.clear()
+        try:
+            follower.look()
+        except StoreUnavailableError as error:
+            if not away:
+                say("waiting", f"the store is away: {error}")
+            away = True
+            continue
+        away = False
+        second_look = second_look and not follower.has_news and not hinted and time.monotonic() < until
+        if follower.is_settled and not second_look:
+            return
+
+
+def say(word: str, text: str) -> None:
+    """Print a line on standard error: its first word, coloured on a terminal, and the rest."""
+    head = typer.style(f"{word:<8}  ", fg=_COLOURS.get(word)) if word else ""
+    if head or text:
+        typer.echo(head + text, err=True)
+
+
+def _folded(task: AgentTask | None, events: list[TaskEvent]) -> AgentTask:
+    task = fold(task, events)
+    if task is None:
+        raise RuntimeError("a log without an event")
+    return task

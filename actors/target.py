@@ -1,0 +1,203 @@
+"""What a person types to name an agent and its arguments: `report.py:report notes.txt 3`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from inspect import Parameter, Signature
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn, get_type_hints
+
+from actors.definitions import Agent, Step
+from domain.values import convert
+
+_OURS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in ("actors", "domain", "stores"))
+
+
+class CommandError(Exception):
+    """Raised when a command cannot do what it is asked to; the message is for the person who typed it."""
+
+
+# ------------------------------------------------------------------ the agent
+
+
+def load_agent(target: str) -> Agent[..., Any]:
+    """Import the module or file before the last colon, and give the agent named after it.
+
+    A file is imported as python runs a script: its folder comes first on `sys.path`, and no bytecode is left beside it;
+    but its `__name__` is its own. Raises CommandError, with the traceback where the user's code is what failed.
+    """
+    place, _, name = target.rpartition(":")
+    if not place or not name:
+        raise CommandError(f"{target!r} names no agent: write FILE.py:AGENT or MODULE:AGENT, such as report.py:report")
+    is_file = place.endswith(".py") or os.sep in place
+    return _agent_in(_import_file(place) if is_file else _import_module(place), place, name)
+
+
+class _Script(SourceFileLoader):
+    """Reads a file from its source, always: a script has no cache that could be out of date."""
+
+    def path_stats(self, path: Any) -> NoReturn:
+        raise OSError(path)
+
+
+def _import_file(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise CommandError(f"there is no file {place} in {Path.cwd()}")
+    _put_first(str(path.parent))
+    name = path.stem
+    while name in sys.modules:  # a script may be named like a module that is in use
+        name += "_"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Script(name, str(path)))
+    if spec is None or spec.loader is None:
+        raise CommandError(f"{place} cannot be imported")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    with _users_errors(place):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _import_module(place: str) -> ModuleType:
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise CommandError(f"{place!r} is neither a module nor a file: write FILE.py:AGENT or MODULE:AGENT")
+    _put_first(str(Path.cwd()))
+    with _users_errors(place):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise
+            raise CommandError(f"there is no module {place} in {Path.cwd()}, nor is one installed: {error}") from None
+
+
+def _put_first(folder: str) -> None:
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
+
+
+@contextmanager
+def _users_errors(place: str) -> Iterator[None]:
+    try:
+        yield
+    except CommandError:
+        raise
+    except SystemExit as error:
+        raise CommandError(
+            f"{place} called sys.exit({error.code!r}) while it was imported: what only a script does belongs under"
+            ' `if __name__ == "__main__":`'
+        ) from None
+    except Exception as error:
+        raise CommandError(f"{place} cannot be imported:\n{_users_traceback(error)}") from None
+
+
+def _users_traceback(error: Exception) -> str:
+    """Format an exception without the frames through which we and Python have imported the file."""
+    report = traceback.TracebackException.from_exception(error)
+    one: traceback.TracebackException | None = report
+    while one is not None:
+        one.stack[:] = [frame for frame in one.stack if not _is_ours(frame.filename)]
+        one = one.__cause__ or one.__context__
+    return "".join(report.format()).rstrip()
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((*_OURS, "<frozen ")) or file == importlib.__file__
+
+
+def _agent_in(module: ModuleType, place: str, name: str) -> Agent[..., Any]:
+    agents = {key: value for key, value in vars(module).items() if isinstance(value, Agent)}
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    found = found or next((one for one in agents.values() if one.name == name), None)
+    if isinstance(found, Agent):
+        return found
+    there = f"its agents: {', '.join(agents)}" if agents else "it has no agent at all: @agent makes one of a function"
+    if found is None:
+        raise CommandError(f"{place} has no {name!r}; {there}")
+    what = "a step" if isinstance(found, Step) else f"a {type(found).__name__}"
+    raise CommandError(f"{name!r} in {place} is {what}, not an agent; {there}")
+
+
+# ------------------------------------------------------------------ its arguments
+
+
+def read_arguments(agent: Agent[..., Any], words: list[str]) -> list[Any]:
+    """Turn words into the agent's arguments, by position. Raises CommandError where they do not fit."""
+    signature = _resolved(agent)
+    try:
+        signature.bind(*words)
+    except TypeError as error:
+        raise CommandError(f"agent {agent.name}{signature}: {error}") from None
+    positional = [p for p in signature.parameters.values() if p.kind is not Parameter.KEYWORD_ONLY]
+    values = []
+    for number, word in enumerate(words):
+        parameter = positional[min(number, len(positional) - 1)]
+        try:
+            values.append(read_argument(word, parameter.annotation))
+        except ValueError as error:
+            raise CommandError(f"agent {agent.name}{signature}: argument {parameter.name}: {error}") from None
+    return values
+
+
+def read_argument(word: str, annotation: Any = Parameter.empty) -> Any:
+    """Read a word as JSON where it is JSON, else as text, and convert it to what the annotation asks for.
+
+    Where JSON gives the wrong thing but the word itself fits, the word it is. Raises ValueError.
+
+    >>> read_argument("[1, 2]"), read_argument("hello"), read_argument("5", str), read_argument("5", float)
+    ([1, 2], 'hello', '5', 5.0)
+    """
+    try:
+        value = parse_json(word)
+    except ValueError:
+        value = word
+    try:
+        return convert(value, annotation)
+    except ValueError:
+        if not isinstance(value, str):
+            try:
+                return convert(word, annotation)
+            except ValueError:
+                pass
+        raise
+
+
+def parse_json(text: str) -> Any:
+    """Read JSON, without the NaN and Infinity that Python takes for it. Raises ValueError."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _resolved(agent: Agent[..., Any]) -> Signature:
+    """Give the agent's signature with its annotations as objects, as far as they can be had."""
+    signature = agent.signature
+    parameters = [p.replace(annotation=_hint(agent, p.annotation)) for p in signature.parameters.values()]
+    returns = _hint(agent, signature.return_annotation)
+    return signature.replace(parameters=parameters, return_annotation=returns)
+
+
+def _hint(agent: Agent[..., Any], annotation: Any) -> Any:
+    if annotation is inspect.Parameter.empty:
+        return annotation
+    holder = SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return get_type_hints(holder, agent.fn.__globals__)["it"]
+    except Exception:
+        return annotation

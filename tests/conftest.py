@@ -1,0 +1,30 @@
+"""Options and fixtures of the whole suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.scenario_kit import World
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--trials", type=int, default=40, help="how often a test that kills real processes tries")
+    parser.addoption("--seeds", type=int, default=3, help="how many random seeds a test of random runs takes")
+
+
+@pytest.fixture(scope="session")
+def trials(pytestconfig: pytest.Config) -> int:
+    return int(pytestconfig.getoption("--trials"))
+
+
+@pytest.fixture(scope="session")
+def seeds(pytestconfig: pytest.Config) -> range:
+    return range(int(pytestconfig.getoption("--seeds")))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path) as world:
+        yield world

@@ -1,0 +1,234 @@
+"""What the scenarios are played with: programs in processes of their own, and a ledger that no store knows of.
+
+A `World` is a folder with a store, program files and the ledger; programs run with it as their working directory, and
+take what they need from `tests.scenario_kit`. Only the ledger proves what happened outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from textwrap import dedent
+from time import monotonic
+from typing import Any, Self
+
+from actors import AgentSystem, TaskError, TaskRef, step_info
+
+ROOT = Path(__file__).parents[1]
+STORE = "sqlite:///tasks.db"
+LEDGER = "ledger.jsonl"
+KILLED = -signal.SIGKILL
+TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the ledger: an effect that has really happened."""
+
+    effect: str
+    task: str
+    path: str
+    key: str
+    attempt: int
+    note: Any
+
+
+# ---------------------------------------------------------------------- in the programs
+
+
+def effect(name: str, note: Any = None) -> None:
+    """Do the effect of the running step: one line in the ledger, on the disk when this returns."""
+    info = step_info()
+    line = Line(name, info.task_id, info.path, info.idempotency_key, info.attempt, note)
+    ledger = os.open(LEDGER, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(ledger, json.dumps(asdict(line)).encode() + b"\n")
+        os.fsync(ledger)
+    finally:
+        os.close(ledger)
+
+
+def die() -> None:
+    """End this process as nothing can prevent."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(mark: str) -> None:
+    """Die here, but only the first process that comes by."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(f"{mark}.died", os.O_CREAT | os.O_EXCL))
+        die()
+
+
+def say(*words: object) -> None:
+    """Tell the test something, in one line."""
+    print(*words, flush=True)
+
+
+def hear() -> str:
+    """Wait for a line from the test; no words at its end."""
+    return sys.stdin.readline().strip()
+
+
+def answer(task: TaskRef[Any], timeout: float = TIMEOUT) -> Any:
+    """Give a task's result, or the name of the error in its place."""
+    try:
+        return task.result(timeout)
+    except TaskError as error:
+        return type(error).__name__
+
+
+# ---------------------------------------------------------------------- in the tests
+
+
+class Program:
+    """A running program."""
+
+    def __init__(self, command: list[str], folder: Path, errors: Path) -> None:
+        # One cache of bytecode for all worlds of a session, whatever the session itself does: starting is what costs.
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        self._errors = errors
+        self._heard = b""
+        with errors.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+            )
+
+    @property
+    def errors(self) -> str:
+        """What it has written to standard error so far."""
+        return self._errors.read_text()
+
+    def say(self, line: str) -> None:
+        """Tell it something."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def hear(self, timeout: float = TIMEOUT) -> str:
+        """Wait for its next line."""
+        deadline = monotonic() + timeout
+        while b"\n" not in self._heard:
+            more = self._read(deadline)
+            assert more, f"the program ended without a word:\n{self.errors}"
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
+
+    def end(self, code: int = 0, timeout: float = TIMEOUT) -> str:
+        """Wait for its end, which has to be `code`, and give what it said meanwhile."""
+        deadline = monotonic() + timeout
+        while more := self._read(deadline):
+            self._heard += more
+        found = self._process.wait(max(0.0, deadline - monotonic()))
+        assert found == code, f"the program ended with {found}, not with {code}:\n{self.errors}"
+        self.kill()
+        return self._heard.decode().strip()
+
+    def kill(self) -> None:
+        """Kill it, if it still runs, and leave nothing open."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _read(self, deadline: float) -> bytes:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - monotonic()))
+        assert ready, f"the program said nothing in time:\n{self.errors}"
+        return os.read(self._process.stdout.fileno(), 65536)
+
+
+class World:
+    """A folder with a store, programs and a ledger. Whatever still runs is killed at its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._programs: list[Program] = []
+        self.use("tasks.db")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in self._programs:
+            program.kill()
+
+    def use(self, name: str) -> None:
+        """Go on with another store file."""
+        self.file = self.folder / name
+        self.url = f"sqlite:///{self.file}"
+
+    def write(self, text: str, name: str = "program.py") -> Path:
+        """Write a program, over the one that was there."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(dedent(text))
+        return path
+
+    def start(self, program: Path, *args: object) -> Program:
+        """Start a program and let it run."""
+        errors = self.folder / f"stderr-{len(self._programs)}.txt"
+        started = Program([sys.executable, str(program), *map(str, args)], self.folder, errors)
+        self._programs.append(started)
+        return started
+
+    def run(self, program: Path, *args: object, code: int = 0) -> str:
+        """Run a program to its end, which has to be `code`, and give what it said."""
+        return self.start(program, *args).end(code)
+
+    def client(self) -> AgentSystem:
+        """Give a system of this process that only looks: it has never heard of the programs' classes."""
+        return AgentSystem(self.url, run=False)
+
+    def ledger(self, effect: str | None = None, task: str | None = None) -> list[Line]:
+        """Read the ledger: all of it, or the lines of one effect or task."""
+        path = self.folder / LEDGER
+        lines = [Line(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if effect in (None, line.effect) and task in (None, line.task)]
+
+    def count(self, effect: str) -> int:
+        """Count how often an effect has happened."""
+        return len(self.ledger(effect))
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[sqlite3.Connection]:
+        """Open the store's file with nothing of ours in between."""
+        with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
+            yield connection
+
+    def rows(self, task: str) -> list[tuple[int, bytes]]:
+        """Give the versions and bytes of a task's log."""
+        sql = "SELECT originator_version, state FROM stored_events WHERE originator_id=? ORDER BY originator_version"
+        with self.database() as connection:
+            return connection.execute(sql, [task]).fetchall()
+
+    def flip(self, task: str, version: int, at: int) -> None:
+        """Flip 4 bytes of a row, from index `at` on; once more puts them back."""
+        state = bytearray(dict(self.rows(task))[version])
+        for index in range(at, at + 4):
+            state[index] ^= 0x03
+        sql = "UPDATE stored_events SET state=? WHERE originator_id=? AND originator_version=?"
+        with self.database() as connection:
+            assert connection.execute(sql, [bytes(state), task, version]).rowcount == 1
+
+
+def join_all(threads: set[threading.Thread], timeout: float = 5.0) -> list[str]:
+    """Wait for threads to end, and name those that did not."""
+    deadline = monotonic() + timeout
+    for thread in threads:
+        thread.join(max(0.0, deadline - monotonic()))
+    return [thread.name for thread in threads if thread.is_alive()]

@@ -1,0 +1,68 @@
+"""The events: a closed table, and stored bytes that outlive the code."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from domain.events import EVENTS, TaskEvent, revive
+
+FROZEN = {
+    "task.created": (1, ["timestamp", "birth", "agent", "input", "parent", "tags", "options"]),
+    "task.activated": (1, ["timestamp", "number", "worker", "token"]),
+    "step.started": (1, ["timestamp", "path", "kind", "name", "attempt", "digest", "label", "doubt"]),
+    "step.succeeded": (1, ["timestamp", "path", "kind", "name", "digest", "attempt", "value", "source"]),
+    "step.failed": (1, ["timestamp", "path", "kind", "name", "digest", "attempt", "error", "retry_at"]),
+    "task.restarted": (1, ["timestamp", "activation", "error", "strikes", "due"]),
+    "task.passivated": (1, ["timestamp", "activation", "cut_off"]),
+    "task.held": (1, ["timestamp", "activation", "reason", "path", "details"]),
+    "task.released": (1, ["timestamp", "path", "decision", "value", "by"]),
+    "task.completed": (1, ["timestamp", "value"]),
+    "task.failed": (1, ["timestamp", "error", "doubts"]),
+}
+"""Topic: schema and the order of the stored fields. Written by a release, so never edited: a new field goes to the
+end of a higher schema, and logs of this one must still be read."""
+
+SAMPLES: dict[str, list[Any]] = {
+    topic: [schema, 12.5, *[f"the {field}" for field in fields[1:]]] for topic, (schema, fields) in FROZEN.items()
+}
+
+
+def test_topics_schemas_and_the_order_of_the_fields_are_frozen() -> None:
+    assert {topic: (event.SCHEMA, list(event.FIELDS)) for topic, event in EVENTS.items()} == FROZEN
+
+
+def test_every_event_is_in_the_table() -> None:
+    assert set(EVENTS.values()) == set(TaskEvent.__subclasses__())
+
+
+@pytest.mark.parametrize("topic", FROZEN)
+def test_an_event_comes_back_as_it_was_stored(topic: str) -> None:
+    payload = SAMPLES[topic]
+    event = revive(topic, "t", 7, payload)
+    assert type(event) is EVENTS[topic]
+    assert event == EVENTS[topic]("t", 7, *payload[1:])
+    assert (event.originator_id, event.originator_version) == ("t", 7)
+    assert event.payload() == payload
+
+
+@pytest.mark.parametrize("topic", FROZEN)
+def test_an_event_cannot_be_changed(topic: str) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        revive(topic, "t", 1, SAMPLES[topic]).timestamp = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "topic", ["", "task.Created", "task.created ", "domain.events:Created", "builtins:print", "os:system"]
+)
+def test_an_unknown_topic_is_refused_and_imports_nothing(topic: str) -> None:
+    with pytest.raises(ValueError, match="its topic .* is not known to this version of perdure"):
+        revive(topic, "t", 1, [1, 2.0])
+
+
+@pytest.mark.parametrize("topic", FROZEN)
+def test_another_schema_or_number_of_fields_is_refused(topic: str) -> None:
+    payload = SAMPLES[topic]
+    for bad in ([], [0, *payload[1:]], [2, *payload[1:]], ["1", *payload[1:]], payload[:-1], [*payload, None]):
+        with pytest.raises(ValueError, match=f"it is not a '{topic}' event of schema 1"):
+            revive(topic, "t", 1, bad)

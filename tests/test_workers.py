@@ -1,0 +1,228 @@
+"""Who is alive: a lock says so, whichever way a worker ends."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stores import Store, StoreClosedError, Workers, open_store
+from stores.file_lock import FileLock
+
+TIMEOUT = 30
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workers]:
+    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
+        yield store.workers
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(f"sqlite:///{tmp_path}/tasks.db") as store:
+        yield store
+
+
+def files(store: Store) -> set[str]:
+    folder = Path(store.url.removeprefix("sqlite:///") + ".locks")
+    return {path.name for path in folder.iterdir()} - {"open"}
+
+
+@contextlib.contextmanager
+def worker(store: Store, script: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that holds worker "w" of the store, as `lock`, and says a line when it does."""
+    prelude = f"""
+import os, signal, sys
+from stores import open_store
+store = open_store({store.url!r})
+lock = store.workers.hold("w", {{"pid": os.getpid()}})
+"""
+    command = [sys.executable, "-c", prelude + script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_worker_is_alive_until_it_is_released(workers: Workers) -> None:
+    assert not workers.is_alive("w")
+    lock = workers.hold("w", {"pid": 1})
+    other = workers.hold("v", {})
+    assert lock.id == "w"
+    assert workers.is_alive("w")
+    assert workers.live() == {"v": {}, "w": {"pid": 1}}
+    lock.release()
+    lock.release()
+    assert not workers.is_alive("w")
+    assert workers.is_alive("v")
+    other.abandon()
+    assert workers.live() == {}
+
+
+def test_a_worker_may_say_something_else_of_itself(workers: Workers) -> None:
+    lock = workers.hold("w", {"tasks": list(range(100))})
+    lock.update({"tasks": []})
+    assert workers.live() == {"w": {"tasks": []}}
+    lock.update({"note": "é" * 500})
+    assert workers.live() == {"w": {"note": "é" * 500}}
+    lock.release()
+    with pytest.raises(StoreClosedError):
+        lock.update({})
+    assert workers.live() == {}
+
+
+def test_two_workers_cannot_have_one_id(workers: Workers) -> None:
+    lock = workers.hold("w", {"pid": 1})
+    with pytest.raises(ValueError, match="in use"):
+        workers.hold("w", {"pid": 2})
+    assert workers.live() == {"w": {"pid": 1}}
+    lock.release()
+
+
+@pytest.mark.parametrize("worker_id", ["", "../w", "a/b", "a b", "w\0", "ü", "w" * 101])
+def test_a_worker_id_is_a_plain_word(workers: Workers, worker_id: str) -> None:
+    with pytest.raises(ValueError, match="worker id"):
+        workers.hold(worker_id, {})
+    assert not workers.is_alive(worker_id)
+
+
+def test_closing_the_store_releases_its_workers(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    with open_store(url) as watcher:
+        with open_store(url) as store:
+            store.workers.hold("w", {})
+            assert watcher.workers.is_alive("w")
+        assert not watcher.workers.is_alive("w")
+        assert files(watcher) == set()
+
+
+def test_another_process_sees_a_worker_and_what_it_says(store: Store) -> None:
+    with worker(store, "print(flush=True); sys.stdin.read(); store.close()") as process:
+        process.stdout.readline()
+        assert store.workers.live() == {"w": {"pid": process.pid}}
+        process.communicate(timeout=TIMEOUT)
+    assert store.workers.live() == {}
+
+
+def test_a_killed_worker_is_dead_at_once_and_its_file_goes(store: Store) -> None:
+    with worker(store, "print(flush=True); sys.stdin.read()") as process:
+        process.stdout.readline()
+        assert store.workers.is_alive("w")
+        process.kill()
+        process.wait(TIMEOUT)
+        assert files(store) == {"w.worker"}
+        assert not store.workers.is_alive("w")
+        assert files(store) == set()
+
+
+def test_listing_removes_the_files_of_the_dead(store: Store) -> None:
+    lock = store.workers.hold("v", {})
+    with worker(store, "os.kill(os.getpid(), signal.SIGKILL)") as process:
+        process.wait(TIMEOUT)
+    assert store.workers.live() == {"v": {}}
+    assert files(store) == {"v.worker"}
+    lock.release()
+
+
+@pytest.mark.parametrize("fork", ["os.fork()", "fork_by_multiprocessing()"])
+def test_a_forked_child_does_not_keep_its_dead_parent_alive(store: Store, fork: str) -> None:
+    script = f"""
+import multiprocessing
+def fork_by_multiprocessing():
+    if multiprocessing.get_context("fork").Process(target=child).start() is None:
+        return 1
+def child():
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+if {fork} == 0:
+    child()
+sys.stdout.flush()
+signal.pause()
+"""
+    with worker(store, script) as process:
+        child = int(process.stdout.readline())
+        assert child != process.pid
+        assert store.workers.is_alive("w")
+        process.kill()
+        process.wait(TIMEOUT)
+        assert Path(f"/proc/{child}").exists() or sys.platform != "linux"
+        assert not store.workers.is_alive("w")
+        process.stdin.close()  # the child ends
+
+
+def test_a_child_started_by_exec_does_not_keep_its_dead_parent_alive(store: Store) -> None:
+    script = """
+import subprocess
+subprocess.Popen([sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"], close_fds=False)
+signal.pause()
+"""
+    with worker(store, script) as process:
+        process.stdout.readline()
+        assert store.workers.is_alive("w")
+        process.kill()
+        process.wait(TIMEOUT)
+        assert not store.workers.is_alive("w")
+
+
+def test_a_forked_child_that_releases_leaves_its_parents_lock(store: Store) -> None:
+    script = """
+if os.fork() == 0:
+    lock.release()
+    store.close()
+    os._exit(0)
+os.wait()
+print(flush=True)
+sys.stdin.read()
+"""
+    with worker(store, script) as process:
+        process.stdout.readline()
+        assert store.workers.live() == {"w": {"pid": process.pid}}
+
+
+def test_those_who_look_at_once_do_not_take_each_other_for_the_worker(store: Store) -> None:
+    folder = store.url.removeprefix("sqlite:///") + ".locks"
+    dead = FileLock(f"{folder}/w.worker", create=True)
+    looking = FileLock(dead.path, create=False)
+    assert looking.try_lock(shared=True)
+    assert not store.workers.is_alive("w")
+    looking.close()
+    dead.close()
+
+
+def test_a_worker_that_is_looked_at_while_it_begins_is_alive_in_the_end(store: Store) -> None:
+    """A look between making the file and locking it takes it for dead and removes it."""
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            store.workers.live()
+
+    lookers = [threading.Thread(target=look) for _ in range(3)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for number in range(200):
+            lock = store.workers.hold(f"w{number}", {})
+            assert store.workers.is_alive(f"w{number}")
+            lock.release()
+    finally:
+        stop.set()
+        for looker in lookers:
+            looker.join(TIMEOUT)
+    assert files(store) == set()
+
+
+def test_what_a_worker_says_may_be_unreadable_without_making_it_dead(store: Store) -> None:
+    lock = store.workers.hold("w", {"pid": 1})
+    path = Path(store.url.removeprefix("sqlite:///") + ".locks") / "w.worker"
+    path.write_bytes(b"{")
+    assert store.workers.live() == {"w": {}}
+    lock.release()

@@ -40,6 +40,11 @@ class Recovery(SupervisedActor):
         self._next_compare = 0.0
         created(self)
 
+    def may_go_on(self, task_id: str) -> bool:
+        """Tell whether a held task is still to be looked at again by this new worker, or is just being."""
+        looks = self._second_looks
+        return looks is None or task_id in self._directory.hosted() or any(row.id == task_id for row in list(looks))
+
     def live(self) -> None:
         """Loop until the system stops."""
         pause = FIRST_POLL
@@ -63,9 +68,10 @@ class Recovery(SupervisedActor):
         self._compare_heads(hosted)
         started = 0
         while self._second_looks and self._directory.free() > 0:
-            row = self._second_looks.popleft()
+            row = self._second_looks[0]
             again = self._look_again if row.hold == UNREADABLE else self._start
             started += again(row)
+            self._second_looks.popleft()
         for row in self._ready(len(hosted)):
             if row.id not in hosted:
                 if not self._start(row):

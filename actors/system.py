@@ -177,12 +177,12 @@ class AgentSystem:
         bound = definition.signature.bind(*args, **kwargs)
         arguments = checked([list(bound.args), dict(bound.kwargs)])
         task_id = _checked_id(id) if id is not None else f"{definition.name}-{secrets.token_hex(4)}"
-        labels = encode({str(name): str(text) for name, text in (tags or {}).items()})
+        labels = _checked_tags(tags or {})
         if self._agents.get(definition.name) is not definition:
             self._agents[definition.name] = definition
             if self._tree is not None:
                 self._tree.agents_changed()
-        task = log.create(task_id, definition.name, arguments, labels)  # type: ignore[arg-type]
+        task = log.create(task_id, definition.name, arguments, labels)
         self._wake()
         return TaskRef(self, task.id)
 
@@ -281,8 +281,9 @@ class TaskRef(Generic[R]):
         with self._log.watch(self.id) as changed:
             while True:
                 try:
+                    again = self._may_go_on()
                     row = self._row()
-                    if row.status in ("held", "completed", "failed"):
+                    if row.status in ("completed", "failed") or (row.status == "held" and not again):
                         return self._outcome(row)
                     status, away_since = row.status, None
                 except StoreUnavailableError:
@@ -295,6 +296,10 @@ class TaskRef(Generic[R]):
                 changed.wait(min(pause, left))
                 changed.clear()
                 pause = min(pause * 1.5, LONGEST_POLL)
+
+    def _may_go_on(self) -> bool:
+        tree = self._system._tree
+        return tree is not None and tree.recovery.may_go_on(self.id)
 
     def _outcome(self, row: IndexRow) -> R:
         if row.status == "held":
@@ -327,6 +332,13 @@ def _checked_id(id: str) -> str:
                 f"a task's id has printable characters only; at index {index} there is {character!a}", task_id=id
             )
     return id
+
+
+def _checked_tags(tags: Mapping[str, str]) -> Any:
+    for name, text in tags.items():
+        if type(name) is not str or type(text) is not str:
+            raise TypeError(f"tags are texts by name, not {name!r}: {text!r}")
+    return encode(dict(tags))
 
 
 def _who() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from inspect import Parameter, Signature
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType, NoneType, SimpleNamespace
 from typing import Any, NoReturn, get_type_hints
 
 from actors.definitions import Agent, Step
@@ -194,10 +193,11 @@ def _resolved(agent: Agent[..., Any]) -> Signature:
 
 
 def _hint(agent: Agent[..., Any], annotation: Any) -> Any:
-    if annotation is inspect.Parameter.empty:
+    if annotation is Parameter.empty or annotation is None:
         return annotation
     holder = SimpleNamespace(__annotations__={"it": annotation})
     try:
-        return get_type_hints(holder, agent.fn.__globals__)["it"]
+        hint = get_type_hints(holder, agent.fn.__globals__)["it"]
     except Exception:
         return annotation
+    return None if hint is NoneType else hint

@@ -121,7 +121,7 @@ class TaskLog(Application[str]):
                 away(error)
         raise AssertionError("unreachable")
 
-    def create(self, task_id: str, agent: str, arguments: Any, tags: dict[str, str], parent: str = "") -> AgentTask:
+    def create(self, task_id: str, agent: str, arguments: Any, tags: Any, parent: str = "") -> AgentTask:
         """Make a task, or give the one that has this id with the same agent and input, ended or not.
 
         When it returns, the task is in the store. Raises TaskConflictError where the id is in use otherwise; nothing

@@ -30,6 +30,7 @@ from domain.events import (
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.retry import is_out, restart_delay
+from domain.values import decode
 
 Status = Literal["queued", "running", "held", "completed", "failed"]
 
@@ -63,7 +64,7 @@ class AgentTask:
         self.agent = created.agent
         self.input = created.input
         self.parent = created.parent
-        self.tags: dict[str, str] = created.tags
+        self.tags: Any = decode(created.tags)
         self.created = self.updated = created.timestamp
         self.due: float | None = created.timestamp
         self.activation = 0

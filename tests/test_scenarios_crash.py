@@ -7,10 +7,10 @@ import json
 from collections import deque
 
 import pytest
-from tests.scenario_kit import KILLED, World
 
-from domain.events import Activated, StepStarted, StepSucceeded
+from domain.events import Activated, StepStarted, StepSucceeded, TaskEvent
 from stores import open_store
+from tests.scenario_kit import KILLED, World
 
 THREE_STEPS = """
     import secrets
@@ -71,7 +71,12 @@ def test_a_finished_step_never_runs_again_wherever_the_process_was_killed(world:
         done = [event for event in client.task("chain").events() if isinstance(event, StepSucceeded)]
         assert [(event.path, event.name) for event in done] == [("1", "one"), ("2", "two"), ("3", "three")]
         assert client.task("chain").status() == "completed"
-    assert world.run(program, *points) == token
+
+
+def test_a_completed_task_that_is_started_again_gives_its_result_and_runs_nothing(world: World) -> None:
+    """P01: the same words once more."""
+    program = world.write(THREE_STEPS)
+    assert world.run(program) == world.run(program)
     assert len(world.ledger()) == 3
 
 
@@ -163,7 +168,7 @@ def test_in_the_gap_a_function_that_asks_the_world_makes_it_one_mail(
 INTAKE = """
     import sys
     from actors import AgentSystem, agent, step
-    from tests.scenario_kit import STORE, answer, die, effect, hear, say
+    from tests.scenario_kit import STORE, answer, die, effect, say
     from stores import open_store
     from stores.crash import CrashingStore, CrashPlan
 
@@ -302,7 +307,7 @@ def test_a_step_that_kills_its_process_is_entered_three_times_and_then_held(worl
         check_repeats(client.task("healthy").events(), world)
 
 
-def check_repeats(events: list, world: World) -> None:
+def check_repeats(events: list[TaskEvent], world: World) -> None:
     """Hold a task that was killed with its neighbour to its log: no start, no effect."""
     starts = [(event.path, event.attempt) for event in events if isinstance(event, StepStarted)]
     effects = [(line.path, line.attempt) for line in world.ledger("work")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.scenario_kit import KILLED, World
 
 from domain.events import Activated, Created, Held, StepStarted
+from tests.scenario_kit import KILLED, World
 
 SHOP = """
     import json
@@ -161,8 +161,6 @@ CHANGES = [
     pytest.param("return 'none'", "1", "a", "nothing", id="it has no steps"),
     pytest.param("return c(a(b()))", "1", "a", "b", id="two steps change places"),
     pytest.param("return c(inner(a()))", "2", "b", "inner", id="a step moves into an agent"),
-    pytest.param("return c(b(x()))", "1", "a", "x", id="the first step is another"),
-    pytest.param("return [c(x(g) if g else a()) for g in ('', 'a')][-1]", "2", "b", "c", id="a loop does it"),
 ]
 
 

@@ -1,0 +1,482 @@
+"""A crash is an event: restarts, holds, suspects, stops, fences, and a recovery loop that nothing ends."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import AgentSystem, TaskHeldError, TaskRef, agent, step
+from actors.recovery import Recovery
+from actors.task_log import Appender, TaskLog
+from domain.events import Activated, Held, Passivated, Released, Restarted, StepFailed, StepStarted, StepSucceeded
+from domain.retry import restart_delay
+from stores import Store, open_store
+
+names = itertools.count()
+SOON = 10
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(f"sqlite:///{tmp_path}/tasks.db") as opened:
+        yield opened
+
+
+def topics(task: TaskRef[Any]) -> list[str]:
+    return [type(event).__name__ for event in task.events()]
+
+
+def new_agent(fn: Callable[..., Any], name: str | None = None) -> Any:
+    return agent(name=name or f"agent-{next(names)}")(fn)
+
+
+def test_an_agent_that_crashes_is_restarted_with_growing_delays_and_then_held(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    @step
+    def before() -> int:
+        return 1
+
+    def buggy() -> int:
+        before()
+        raise KeyError("a bug")
+
+    with AgentSystem(store) as system:
+        task = system.spawn(new_agent(buggy))
+        with pytest.raises(TaskHeldError, match=r"3 crashes in a row, after step 1 .*before") as caught:
+            task.result(timeout=SOON)
+    assert f"at {__file__}:" in str(caught.value)
+    assert caught.value.reason == "strikes"
+    with AgentSystem(store, run=False) as client:
+        events = client.task(task.id).events()
+    restarts = [event for event in events if isinstance(event, Restarted)]
+    assert [event.strikes for event in restarts] == [1, 2]
+    for event in restarts:
+        assert event.due - event.timestamp == pytest.approx(restart_delay(event.strikes), rel=0.11)
+    begun = [event.timestamp for event in events if isinstance(event, Activated)]
+    assert all(later >= event.due for later, event in zip(begun[1:], restarts, strict=True))
+    assert isinstance(events[-1], Held)
+    told = [record for record in caplog.records if "crashed at" in record.getMessage()]
+    assert len(told) == 3
+
+
+def test_a_mended_task_goes_on_after_release_without_repeating_a_step(store: Store) -> None:
+    runs: list[str] = []
+    broken = threading.Event()
+    broken.set()
+
+    @step
+    def paid() -> str:
+        runs.append("paid")
+        return "receipt"
+
+    def work() -> str:
+        receipt = paid()
+        if broken.is_set():
+            raise RuntimeError
+        return receipt
+
+    with AgentSystem(store, strikes=1) as system:
+        task = system.spawn(new_agent(work))
+        with pytest.raises(TaskHeldError):
+            task.result(timeout=SOON)
+        broken.clear()
+        task.release(by="me")
+        assert task.result(timeout=SOON) == "receipt"
+        assert [event.by for event in task.events() if isinstance(event, Released)] == ["me"]
+    assert runs == ["paid"]
+
+
+def test_one_bad_task_takes_no_sibling_along(store: Store) -> None:
+    def bad() -> None:
+        raise SystemExit(3)
+
+    def good(n: int) -> int:
+        return n
+
+    with AgentSystem(store, max_active=2) as system:
+        bad_task = system.spawn(new_agent(bad))
+        fine = new_agent(good)
+        assert [system.spawn(fine, n).result(timeout=SOON) for n in range(5)] == list(range(5))
+        with pytest.raises(TaskHeldError, match="SystemExit"):
+            bad_task.result(timeout=SOON)
+
+
+def lose(store: Store, task_id: str, times: int) -> None:
+    """Let `times` activations of a task die without a mark, as a killed process leaves it."""
+    log = TaskLog(store)
+    for number in range(times):
+        appender = Appender(log, log.load(task_id))
+        appender.append(partial(_activate, f"dead{number}"))
+
+
+def _activate(worker: str, task: Any, now: float) -> list[Any]:
+    return list(task.activate(now, worker=worker, token="t", limit=None))
+
+
+def test_a_suspect_runs_alone_until_its_first_outcome(store: Store) -> None:
+    active: set[str] = set()
+    together: list[set[str]] = []
+    proven = threading.Event()
+    others_may_end = threading.Event()
+
+    @step
+    def first(name: str) -> None:
+        active.add(name)
+        together.append(set(active))
+
+    @step
+    def second(name: str) -> None:
+        if name == "suspect":
+            assert proven.wait(SOON)
+        else:
+            proven.set()
+            assert others_may_end.wait(SOON)
+
+    def work(name: str) -> str:
+        first(name)
+        second(name)
+        active.discard(name)
+        return name
+
+    named = new_agent(work)
+    with AgentSystem(store, run=False) as client:
+        client.spawn(named, "suspect", id="suspect")
+        lose(store, "suspect", 2)
+        for number in range(3):
+            client.spawn(named, f"innocent{number}", id=f"innocent{number}")
+    with AgentSystem(store, max_active=8) as system:
+        assert system.task("suspect").result(timeout=SOON) == "suspect"
+        others_may_end.set()
+        for number in range(3):
+            system.task(f"innocent{number}").result(timeout=SOON)
+    assert together[0] == {"suspect"}
+
+
+def test_at_the_limit_a_lost_task_is_held_at_the_claim_and_its_agent_not_called(store: Store) -> None:
+    called = threading.Event()
+
+    def work() -> None:
+        called.set()
+
+    never = new_agent(work)
+    with AgentSystem(store, run=False) as client:
+        task = client.spawn(never, id="poison")
+        lose(store, "poison", 3)
+    with AgentSystem(store) as system:
+        with pytest.raises(TaskHeldError, match="3 crashes in a row, before its first step"):
+            system.task(task.id).result(timeout=SOON)
+        assert topics(system.task(task.id))[-2:] == ["Activated", "Held"]
+    assert not called.is_set()
+
+
+def test_a_deliberate_stop_lets_the_body_end_starts_nothing_new_and_is_no_strike(store: Store) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    nexts: list[int] = []
+
+    @step
+    def slow() -> str:
+        entered.set()
+        assert go_on.wait(SOON)
+        return "stored"
+
+    @step
+    def after() -> None:
+        nexts.append(1)
+
+    def work() -> str:
+        value = slow()
+        after()
+        return value
+
+    slow_agent = new_agent(work)
+    system = AgentSystem(store)
+    with system:
+        task = system.spawn(slow_agent, id="t")
+        assert entered.wait(SOON)
+        closing = threading.Thread(target=system.close)
+        closing.start()
+        go_on.set()
+        closing.join(SOON)
+    with AgentSystem(store, run=False) as client:
+        assert topics(client.task("t")) == ["Created", "Activated", "StepStarted", "StepSucceeded", "Passivated"]
+        assert client.task("t").describe().strikes == 0
+    assert nexts == []
+    with AgentSystem(store) as system:
+        assert system.spawn(slow_agent, id="t").result(timeout=SOON) == "stored"
+    assert nexts == [1]
+    assert task.id == "t"
+
+
+def test_a_body_that_outlives_the_grace_is_given_up_and_its_late_result_stored_nowhere(store: Store) -> None:
+    entered, go_on, late = threading.Event(), threading.Event(), threading.Event()
+
+    @step
+    def hangs() -> str:
+        entered.set()
+        go_on.wait(SOON)
+        late.set()
+        return "late"
+
+    def work() -> str:
+        return hangs()
+
+    hanging = new_agent(work)
+    with AgentSystem(store, grace=0.05) as system:
+        system.spawn(hanging, id="t")
+        assert entered.wait(SOON)
+    with AgentSystem(store, run=False) as client:
+        task = client.task("t")
+        events = task.events()
+        assert isinstance(events[-1], Passivated)
+        assert events[-1].cut_off == ["1"]
+        go_on.set()
+        assert late.wait(SOON)
+        assert not threads_named("TaskActor", wait=SOON)
+        assert task.events() == events
+    with AgentSystem(store) as system:
+        assert system.task("t").result(timeout=SOON) == "late"
+        assert [event.attempt for event in system.task("t").events() if isinstance(event, StepStarted)] == [1, 2]
+
+
+def threads_named(name: str, *, wait: float) -> list[str]:
+    """The live threads of that name, once they had `wait` seconds each to end."""
+    found = [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+    for thread in found:
+        thread.join(wait)
+    return [thread.name for thread in found if thread.is_alive()]
+
+
+def test_who_lost_the_task_writes_nothing_more_and_starts_nothing_more(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    started: list[str] = []
+
+    @step
+    def held_up() -> str:
+        entered.set()
+        assert go_on.wait(SOON)
+        return "of the old owner"
+
+    @step
+    def next_one() -> None:
+        started.append("next")
+
+    def work() -> None:
+        try:
+            held_up()
+            next_one()
+        finally:
+            ended.set()
+
+    with AgentSystem(store) as system:
+        task = system.spawn(new_agent(work), id="t")
+        assert entered.wait(SOON)
+        lose(store, "t", 1)
+        with TaskWatch(store, "someone-else"):
+            go_on.set()
+            assert ended.wait(SOON)
+            assert not threads_named("TaskActor", wait=SOON)
+            assert topics(task) == ["Created", "Activated", "StepStarted", "Activated"]
+    assert started == []
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+class TaskWatch:
+    """A worker that lives and owns what the lost activations are said to be owned by."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+
+    def __enter__(self) -> None:
+        self.lock = self.store.workers.hold("dead0", {})
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_recovery_that_dies_is_made_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Recovery._round
+    deaths: list[int] = []
+
+    def dies_twice(self: Recovery) -> int:
+        if len(deaths) < 2:
+            deaths.append(1)
+            raise ZeroDivisionError
+        return rounds(self)
+
+    monkeypatch.setattr(Recovery, "_round", dies_twice)
+
+    def work() -> str:
+        return "done"
+
+    with AgentSystem(store) as system:
+        assert system.spawn(new_agent(work)).result(timeout=SOON) == "done"
+    assert len(deaths) == 2
+
+
+def test_a_thread_that_cannot_start_costs_no_task(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def no_thread(self: threading.Thread) -> None:
+        if self.name.startswith("TaskActor") and len(refused) < 3:
+            refused.append(self.name)
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+
+    def work() -> str:
+        return "done"
+
+    with AgentSystem(store) as system:
+        task = system.spawn(new_agent(work))
+        assert task.result(timeout=SOON) == "done"
+        assert task.describe().activation == 1
+    assert len(refused) == 3
+
+
+def test_a_worker_leaves_a_task_whose_agent_it_does_not_know(store: Store) -> None:
+    with AgentSystem(store, run=False) as client:
+        log = TaskLog(store)
+        log.create("stranger", "known-to-nobody", [[], {}], {})
+        assert client.task("stranger").status() == "queued"
+
+    def work() -> str:
+        return "done"
+
+    with AgentSystem(store) as system:
+        assert system.spawn(new_agent(work)).result(timeout=SOON) == "done"
+        assert system.task("stranger").status() == "queued"
+        assert topics(system.task("stranger")) == ["Created"]
+
+
+def test_a_task_held_for_its_code_is_tried_again_once_per_worker_and_nothing_written_until_it_fits(
+    store: Store,
+) -> None:
+    calls: list[str] = []
+
+    @step
+    def old() -> str:
+        return "old"
+
+    @step
+    def new() -> str:
+        calls.append("new")
+        return "new"
+
+    @step
+    def boom() -> str:
+        raise ValueError
+
+    name = f"agent-{next(names)}"
+
+    def one() -> str:
+        old()
+        return boom()
+
+    def two() -> str:
+        new()
+        return boom()
+
+    def three() -> str:
+        old()
+        return new()
+
+    with AgentSystem(store, run=False) as client:
+        client.spawn(new_agent(one, name), id="t")
+    log = TaskLog(store)
+    appender = Appender(log, log.load("t"))
+    appender.append(partial(_activate, "gone"))
+    appender.append(lambda task, now: task.start_step(1, now, "1", "step", old.name, "", "", ""))
+    appender.append(lambda task, now: task.finish_step(1, now, "1", "step", old.name, "", 1, value="old"))
+    appender.append(lambda task, now: task.passivate(1, now, []))
+    new_agent(two, name)
+    with AgentSystem(store) as system, pytest.raises(TaskHeldError, match=r"position 1.*step .*old.*step .*new"):
+        system.task("t").result(timeout=SOON)
+    held = log.load("t").version
+    for _ in range(2):
+        with AgentSystem(store) as system, pytest.raises(TaskHeldError):
+            system.task("t").result(timeout=SOON)
+        assert log.load("t").version == held
+    new_agent(three, name)
+    with AgentSystem(store) as system:
+        wait_until_not_held(system.task("t"))
+        assert system.task("t").result(timeout=SOON) == "new"
+        assert topics(system.task("t"))[held : held + 2] == ["Released", "Activated"]
+    assert calls == ["new"]
+
+
+def wait_until_not_held(task: TaskRef[Any]) -> None:
+    """Look until the second look of a new worker has let the task go on."""
+    event = threading.Event()
+    for _ in range(SOON * 100):
+        if task.status() != "held":
+            return
+        event.wait(0.01)
+    raise AssertionError("still held")
+
+
+def test_ten_thousand_deaths_would_not_make_a_restart_wait_longer_than_a_minute() -> None:
+    assert restart_delay(10_000, jitter=1) <= 66
+
+
+def test_a_body_that_waits_for_another_task_lends_its_place(store: Store) -> None:
+    def inner() -> int:
+        return 7
+
+    inner_agent = new_agent(inner)
+    systems: list[AgentSystem] = []
+
+    @step
+    def waits() -> int:
+        return systems[0].spawn(inner_agent, id="inner").result(timeout=SOON)
+
+    def outer() -> int:
+        return waits()
+
+    with AgentSystem(store, max_active=1) as system:
+        systems.append(system)
+        assert system.spawn(new_agent(outer), id="outer").result(timeout=SOON) == 7
+
+
+def test_no_thread_is_left_behind(store: Store) -> None:
+    before = threading.active_count()
+
+    def work() -> str:
+        return "done"
+
+    busy = new_agent(work)
+    with AgentSystem(store) as system:
+        for task in [system.spawn(busy) for _ in range(20)]:
+            task.result(timeout=SOON)
+    for name in ("TaskActor", "Recovery", "Supervisor"):
+        assert not threads_named(name, wait=SOON)
+    assert threading.active_count() <= before
+
+
+def test_outcomes_and_failures_are_counted_as_getting_somewhere(store: Store) -> None:
+    @step
+    def fails() -> None:
+        raise ValueError("no")
+
+    def work() -> None:
+        fails()
+
+    with AgentSystem(store, run=False) as client:
+        client.spawn(new_agent(work), id="t")
+        lose(store, "t", 2)
+    with AgentSystem(store) as system:
+        with pytest.raises(Exception, match="ValueError: step 1"):
+            system.task("t").result(timeout=SOON)
+        events = system.task("t").events()
+    assert any(isinstance(event, StepFailed) for event in events)
+    assert not any(isinstance(event, StepSucceeded) for event in events)

@@ -12,21 +12,14 @@ import pytest
 
 from actors import (
     AgentSystem,
-    Doubt,
-    FailTask,
-    Fault,
-    Happened,
     InsideTaskError,
     NestedStepError,
-    NotHappened,
     OutsideTaskError,
     StepError,
     StepInfo,
     Suspended,
     TaskFailedError,
-    TaskHeldError,
     TaskInfo,
-    Unknown,
     UnstorableValueError,
     agent,
     open_store,
@@ -35,15 +28,13 @@ from actors import (
     task_info,
 )
 from actors.info import VALUE_LIMIT, VALUE_WARNING
-from actors.task_log import Appender, TaskLog
+from actors.task_log import TaskLog
 from actors.testing import CrashPlan, SimulatedCrash
-from domain.events import StepFailed, StepStarted, StepSucceeded, TaskEvent
+from domain.events import StepFailed, StepSucceeded
 from domain.task import idempotency_key
 from stores import Store
 from stores.crash import CrashingStore
-
-PATIENCE = 20.0
-"""Seconds after which a test gives up."""
+from tests.lives import PATIENCE, bodies, die, held, kinds, live, log
 
 
 @pytest.fixture
@@ -51,39 +42,6 @@ def disk() -> Iterator[Store]:
     """Give the store that outlives the systems of a test."""
     with open_store("memory:") as store:
         yield store
-
-
-def live(disk: Store, agent: Any, *args: Any, **options: Any) -> Any:
-    """Run the task `t` in a system of its own, from where it is, to its result."""
-    with AgentSystem(disk, **options) as system:
-        return system.spawn(agent, *args, id="t").result(PATIENCE)
-
-
-def die(disk: Store, agent: Any, *args: Any, at: str = "body.after", nth: int = 1) -> None:
-    """Run the task `t` until its process dies at the nth point of that name."""
-    life = CrashingStore(disk, CrashPlan(nth, at))
-    with pytest.raises(SimulatedCrash), AgentSystem(life) as system:
-        system.spawn(agent, *args, id="t").result(PATIENCE)
-    life.close()
-
-
-def held(disk: Store, agent: Any, *args: Any) -> TaskHeldError:
-    with pytest.raises(TaskHeldError) as caught:
-        live(disk, agent, *args)
-    return caught.value
-
-
-def log(disk: Store) -> list[TaskEvent]:
-    with AgentSystem(disk, run=False) as client:
-        return client.task("t").events()
-
-
-def kinds(disk: Store) -> list[str]:
-    return [type(event).__name__ for event in log(disk)]
-
-
-def bodies(disk: Store) -> list[tuple[str, str, int]]:
-    return [(event.path, event.name, event.attempt) for event in log(disk) if isinstance(event, StepStarted)]
 
 
 # ------------------------------------------------------------------ where no task runs
@@ -306,6 +264,40 @@ def test_an_agent_inside_an_agent_has_a_scope_of_its_own(disk: Store) -> None:
     assert [path for path, *_ in bodies(disk)] == ["1", "2/1", "2/2/1", "2/3", "3", "4/1", "4/2/1", "4/3", "5/1"]
 
 
+def test_agents_that_changed_places_run_nothing(disk: Store) -> None:
+    ran: list[str] = []
+
+    @step(name="note")
+    def note(what: str) -> None:
+        ran.append(what)
+
+    @agent
+    def first() -> None:
+        note("a")
+
+    @agent
+    def second() -> None:
+        note("a")
+        note("b")
+
+    @step(name="pause")
+    def pause() -> None: ...
+
+    order = [first, second]
+
+    @agent
+    def flow() -> None:
+        for inner in order:
+            inner()
+        pause()
+
+    die(disk, flow, nth=4)
+    assert ran == ["a", "a", "b"]
+    order.reverse()
+    assert held(disk, flow).reason == "differs"
+    assert ran == ["a", "a", "b"], "a finished step never runs again"
+
+
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("nth", range(1, 6))
 def test_an_agent_without_steps_does_not_confuse_a_replay(disk: Store, nth: int, raises: bool) -> None:
@@ -514,7 +506,9 @@ def test_a_result_of_an_agent_that_cannot_be_stored_fails_its_task(disk: Store) 
     def flow() -> Any:
         return {"a": {1}}
 
-    with pytest.raises(TaskFailedError, match="what the agent returned cannot be stored: a is of the type set") as caught:
+    with pytest.raises(
+        TaskFailedError, match="what the agent returned cannot be stored: a is of the type set"
+    ) as caught:
         live(disk, flow)
     assert caught.value.fault.is_a(UnstorableValueError)
 
@@ -559,9 +553,7 @@ def test_other_arguments_at_a_finished_step_are_a_notice_and_its_outcome_stands(
     prompt = "v2"
     assert live(disk, flow) == "v1"
     messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert messages == [
-        "task t: step 1 ask has other arguments than when it was recorded; its recorded outcome stands"
-    ]
+    assert messages == ["task t: step 1 ask has other arguments than when it was recorded; its recorded outcome stands"]
 
 
 def test_code_that_differs_is_held_runs_nothing_and_goes_on_when_it_fits_again(disk: Store) -> None:
@@ -592,505 +584,6 @@ def test_code_that_differs_is_held_runs_nothing_and_goes_on_when_it_fits_again(d
     assert live(disk, flow) == "done"
     assert ran == ["send"]
     assert kinds(disk)[len(before) :] == ["Released", "Activated", "StepStarted", "StepSucceeded", "Completed"]
-
-
-# ------------------------------------------------------------------ a closed context
-
-
-Act = Callable[[], object]
-
-
-def swallows(stop: Act, later: Act) -> object:
-    for act in (stop, later, stop, later):
-        with suppress(BaseException):
-            act()
-    return "fine"
-
-
-def has_a_bare_except(stop: Act, later: Act) -> object:
-    try:
-        stop()
-    except:  # noqa: E722
-        return "fine"
-    return None
-
-
-def cleans_up(stop: Act, later: Act) -> object:
-    try:
-        stop()
-    finally:
-        later()
-    return None
-
-
-def raises_its_own(stop: Act, later: Act) -> object:
-    try:
-        stop()
-    except BaseException as error:
-        raise ValueError("mine") from error
-    return None
-
-
-def fails_the_task(stop: Act, later: Act) -> object:
-    try:
-        stop()
-    except BaseException as error:
-        raise FailTask("given up") from error
-    return None
-
-
-def raises_a_step_error(stop: Act, later: Act) -> object:
-    try:
-        stop()
-    except BaseException as error:
-        raise StepError("mine", step="s", path="1", attempts=1, fault=Fault(("E",), "m")) from error
-    return None
-
-
-def raises_a_group(stop: Act, later: Act) -> object:
-    try:
-        stop()
-    except BaseException as error:
-        raise BaseExceptionGroup("some", [error, ValueError()]) from None
-    return None
-
-
-def exits(stop: Act, later: Act) -> object:
-    try:
-        stop()
-    except BaseException as error:
-        raise SystemExit(0) from error
-    return None
-
-
-def swallows_in_a_nested_agent(stop: Act, later: Act) -> object:
-    inner = agent(name="contexts: inner")(lambda_to_function(swallows, stop, later))
-    outer = agent(name="contexts: outer")(lambda_to_function(inner))
-    with suppress(BaseException):
-        outer()
-    with suppress(BaseException):
-        inner()
-    with suppress(BaseException):
-        later()
-    return "fine"
-
-
-def lambda_to_function(function: Any, *args: Any) -> Any:
-    def called() -> Any:
-        return function(*args)
-
-    return called
-
-
-BEHAVIOURS = [
-    swallows,
-    has_a_bare_except,
-    cleans_up,
-    raises_its_own,
-    fails_the_task,
-    raises_a_step_error,
-    raises_a_group,
-    exits,
-    swallows_in_a_nested_agent,
-]
-
-
-class Closing:
-    """An agent whose context is closed in the middle, in one of several ways, and which then behaves as it likes."""
-
-    def __init__(self, disk: Store, behave: Callable[[Act, Act], object]) -> None:
-        self.disk = disk
-        self.raised: list[BaseException] = []
-        self.ran: list[str] = []
-        self.left = threading.Event()
-        self.system: AgentSystem | None = None
-
-        @step(name="later")
-        def later() -> None:
-            self.ran.append("later")
-
-        @step(name="stop", on_doubt="hold")
-        def stop() -> None:
-            self.ran.append("stop")
-
-        @step(name="other")
-        def other() -> None:
-            self.ran.append("other")
-
-        @step(name="closes the system")
-        def closes() -> None:
-            assert self.system is not None
-            assert self.system._tree is not None
-            threading.Thread(target=self.system.close).start()
-            assert self.system._tree.worker.stopping.wait(PATIENCE)
-
-        @step(name="loses the task")
-        def loses() -> None:
-            task_log = TaskLog(self.disk)
-            appender = Appender(task_log, task_log.load("t"))
-            appender.append(lambda task, now: task.activate(now, worker="other", token="x", limit=None))
-
-        def closes_and_goes_on() -> None:
-            closes()
-            stop()
-
-        self.stops: dict[str, Act] = {
-            "stop": stop,
-            "other": other,
-            "closes": closes_and_goes_on,
-            "loses": loses,
-        }
-        self.stop = "stop"
-
-        @agent
-        def flow() -> object:
-            try:
-                return behave(lambda: self.call(self.stops[self.stop]), lambda: self.call(later))
-            finally:
-                self.left.set()
-
-        self.flow = flow
-
-    def call(self, act: Act) -> object:
-        try:
-            return act()
-        except BaseException as error:
-            self.raised.append(error)
-            raise
-
-    def run(self, *, life: Store | None = None) -> None:
-        """Run until the agent's function was left, and its system was closed."""
-        self.left.clear()
-        with suppress(SimulatedCrash), AgentSystem(life or self.disk) as system:
-            self.system = system
-            system.spawn(self.flow, id="t")
-            assert self.left.wait(PATIENCE)
-
-    def crash(self) -> None:
-        life = CrashingStore(self.disk, CrashPlan(1, "body.after"))
-        self.run(life=life)
-        life.close()
-
-    def forget(self) -> None:
-        self.raised.clear()
-        self.ran.clear()
-
-
-def by_a_crash(closing: Closing) -> None:
-    closing.crash()
-    closing.ran.remove("stop")  # its body ran, then the process died
-
-
-def by_a_hold_in_doubt(closing: Closing) -> None:
-    closing.crash()
-    closing.forget()
-    closing.run()
-
-
-def by_code_that_differs(closing: Closing) -> None:
-    closing.stop = "other"
-    closing.crash()
-    closing.forget()
-    closing.stop = "stop"
-    closing.run()
-
-
-def by_a_stop_of_the_system(closing: Closing) -> None:
-    closing.stop = "closes"
-    closing.run()
-
-
-def by_a_loss_of_the_task(closing: Closing) -> None:
-    closing.stop = "loses"
-    closing.disk.workers.hold("other", {})
-    closing.run()
-
-
-LAST = {
-    by_a_crash: ["Activated", "StepStarted"],
-    by_a_hold_in_doubt: ["Activated", "Held"],
-    by_code_that_differs: ["Activated", "Held"],
-    by_a_stop_of_the_system: ["StepStarted", "StepSucceeded", "Passivated"],
-    by_a_loss_of_the_task: ["Activated", "StepStarted", "Activated"],
-}
-
-
-@pytest.mark.parametrize("close", LAST)
-@pytest.mark.parametrize("behave", BEHAVIOURS)
-def test_a_closed_context_raises_the_same_again_runs_nothing_and_writes_nothing(
-    disk: Store, behave: Any, close: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    closing = Closing(disk, behave)
-    close(closing)
-    assert closing.raised
-    assert all(error is closing.raised[0] for error in closing.raised)
-    assert not isinstance(closing.raised[0], Exception)
-    assert closing.ran == []
-    assert kinds(disk)[-len(LAST[close]) :] == LAST[close]
-    assert "could not be answered" not in caplog.text
-    assert "crashed" not in caplog.text
-
-
-# ------------------------------------------------------------------ failure and hold
-
-
-def paying(disk: Store, **options: Any) -> tuple[Any, list[int]]:
-    """Give an agent whose step fails at its first attempt, and the attempts that were made."""
-    attempts: list[int] = []
-
-    @step(name="pay")
-    def pay(amount: int) -> tuple[str, int]:
-        attempts.append(step_info().attempt)
-        if len(attempts) == 1:
-            raise ConnectionError("no answer")
-        return "paid", amount
-
-    @agent(**options)
-    def flow() -> Any:
-        return pay(20)
-
-    return flow, attempts
-
-
-def test_a_step_error_that_is_let_through_fails_the_task(disk: Store) -> None:
-    flow, attempts = paying(disk)
-    with pytest.raises(TaskFailedError) as caught:
-        live(disk, flow)
-    assert "step 1 pay: no answer" in str(caught.value)
-    assert caught.value.fault.is_a(OSError)
-    assert attempts == [1]
-    with pytest.raises(TaskFailedError):
-        live(disk, flow)
-    assert attempts == [1]
-
-
-def test_a_business_decision_fails_the_task_at_once(disk: Store) -> None:
-    @agent
-    def flow() -> None:
-        raise FailTask("no funds")
-
-    with pytest.raises(TaskFailedError, match="task t failed: FailTask: no funds"):
-        live(disk, flow)
-    assert kinds(disk) == ["Created", "Activated", "Failed"]
-
-
-def test_on_failure_hold_parks_the_task_with_what_leads_out(disk: Store) -> None:
-    flow, attempts = paying(disk, on_failure="hold")
-    error = held(disk, flow)
-    assert error.reason == "failed step"
-    for text in ("failed: step 1 pay: ConnectionError: no answer", "perdure resolve t 1 --value JSON", "--rerun"):
-        assert text in str(error)
-    assert attempts == [1]
-    assert kinds(disk)[-2:] == ["StepFailed", "Held"]
-
-
-def decide(disk: Store, **decision: Any) -> None:
-    with AgentSystem(disk, run=False) as client:
-        client.task("t").resolve("1", by="ann", **decision)
-
-
-def test_a_failed_step_that_is_run_again_may_succeed(disk: Store) -> None:
-    flow, attempts = paying(disk, on_failure="hold")
-    held(disk, flow)
-    decide(disk, rerun=True)
-    assert live(disk, flow) == ("paid", 20)
-    assert attempts == [1, 2]
-    starts = [event for event in log(disk) if isinstance(event, StepStarted)]
-    assert [start.doubt for start in starts] == ["", "rerun by ann"]
-
-
-def test_a_value_given_by_a_person_is_converted_by_the_return_annotation(disk: Store) -> None:
-    flow, attempts = paying(disk, on_failure="hold")
-    held(disk, flow)
-    decide(disk, value=["by hand", 20])
-    assert live(disk, flow) == ("by hand", 20)
-    assert attempts == [1]
-
-
-def test_a_value_given_by_a_person_that_does_not_fit_is_held_again_and_may_be_given_anew(disk: Store) -> None:
-    flow, attempts = paying(disk, on_failure="hold")
-    held(disk, flow)
-    decide(disk, value="by hand")
-    error = held(disk, flow)
-    assert error.reason == "in doubt"
-    assert "the value given by ann does not fit: expected tuple[str, int], found 'by hand' (str)" in str(error)
-    decide(disk, value=["by hand", 20])
-    assert live(disk, flow) == ("by hand", 20)
-    assert attempts == [1]
-
-
-def test_a_failed_step_that_a_person_gives_up_fails_its_task(disk: Store) -> None:
-    flow, attempts = paying(disk, on_failure="hold")
-    held(disk, flow)
-    decide(disk, fail=True)
-    with pytest.raises(TaskFailedError, match="given up by ann"):
-        live(disk, flow)
-    assert attempts == [1]
-
-
-def test_an_agent_may_go_on_after_a_step_that_a_person_gave_up(disk: Store) -> None:
-    @step(name="pay", on_doubt="hold")
-    def pay() -> str:
-        return "paid"
-
-    @agent
-    def flow() -> str:
-        try:
-            return pay()
-        except StepError as error:
-            return str(error)
-
-    die(disk, flow)
-    held(disk, flow)
-    decide(disk, fail=True)
-    assert live(disk, flow) == "step 1 pay failed: GivenUp: given up by ann"
-
-
-# ------------------------------------------------------------------ doubt
-
-
-class Mailing:
-    """A mail that was sent, but not recorded: its process died in the gap."""
-
-    def __init__(self, on_doubt: Any) -> None:
-        self.sent: list[str] = []
-        self.infos: list[StepInfo] = []
-        self.asked: list[Doubt] = []
-
-        def ask(doubt: Doubt) -> Any:
-            self.asked.append(doubt)
-            return on_doubt(doubt)
-
-        @step(name="send", on_doubt=ask if callable(on_doubt) else on_doubt, label="mail to {to}")
-        def send(to: str, *, body: str = "b") -> str:
-            self.infos.append(step_info())
-            self.sent.append(to)
-            return f"sent {len(self.sent)}"
-
-        @agent
-        def flow() -> str:
-            return send("ann", body="hello")
-
-        self.flow = flow
-
-
-def test_in_doubt_a_step_is_run_again_with_the_same_key_by_default(disk: Store) -> None:
-    mailing = Mailing("rerun")
-    die(disk, mailing.flow)
-    assert live(disk, mailing.flow) == "sent 2"
-    assert [info.attempt for info in mailing.infos] == [1, 2]
-    assert len({info.idempotency_key for info in mailing.infos}) == 1
-    starts = [event for event in log(disk) if isinstance(event, StepStarted)]
-    assert [(start.attempt, start.doubt, start.label) for start in starts] == [
-        (1, "", "mail to ann"),
-        (2, "rerun", "mail to ann"),
-    ]
-
-
-def test_in_doubt_a_step_may_be_held_for_a_person(disk: Store) -> None:
-    mailing = Mailing("hold")
-    die(disk, mailing.flow)
-    error = held(disk, mailing.flow)
-    assert error.reason == "in doubt"
-    key = mailing.infos[0].idempotency_key
-    for text in (
-        'in doubt: step 1 send "mail to ann", attempt 1 began ',
-        f"it may or may not have happened; idempotency key {key}",
-        "perdure resolve t 1 --value JSON",
-        "perdure resolve t 1 --rerun",
-        "perdure resolve t 1 --fail",
-    ):
-        assert text in str(error)
-    decide(disk, value="sent by hand")
-    assert live(disk, mailing.flow) == "sent by hand"
-    assert mailing.sent == ["ann"]
-
-
-def test_a_function_that_knows_it_happened_gives_its_value(disk: Store) -> None:
-    mailing = Mailing(lambda doubt: Happened(f"arrived as {doubt.idempotency_key}"))
-    die(disk, mailing.flow)
-    key = mailing.infos[0].idempotency_key
-    assert live(disk, mailing.flow) == f"arrived as {key}"
-    assert mailing.sent == ["ann"]
-    (doubt,) = mailing.asked
-    started = next(event for event in log(disk) if isinstance(event, StepStarted))
-    assert doubt == Doubt("t", "1", "send", 1, started.timestamp, key, ("ann",), {"body": "hello"})
-    (outcome,) = (event for event in log(disk) if isinstance(event, StepSucceeded))
-    assert (outcome.source, outcome.attempt) == ("on_doubt", 1)
-
-
-def test_a_function_that_knows_it_did_not_happen_has_it_run_again(disk: Store) -> None:
-    mailing = Mailing(lambda doubt: NotHappened())
-    die(disk, mailing.flow)
-    assert live(disk, mailing.flow) == "sent 2"
-    assert [info.attempt for info in mailing.infos] == [1, 2]
-    starts = [event for event in log(disk) if isinstance(event, StepStarted)]
-    assert [start.doubt for start in starts] == ["", "not happened"]
-
-
-def raises(error: BaseException) -> Callable[[Doubt], Any]:
-    def on_doubt(doubt: Doubt) -> Any:
-        raise error
-
-    return on_doubt
-
-
-@step(name="contexts: elsewhere")
-def elsewhere() -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("on_doubt", "answer"),
-    [
-        (lambda doubt: Unknown("the server is away"), "ask does not know: the server is away"),
-        (lambda doubt: Unknown(), "ask does not know"),
-        (raises(ConnectionError("no answer")), "ask could not tell: ConnectionError: no answer"),
-        (raises(SystemExit(1)), "ask could not tell: SystemExit: 1"),
-        (lambda doubt: None, "ask answered NoneType, not one of Happened, NotHappened, Unknown"),
-        (lambda doubt: True, "ask answered bool, not one of Happened, NotHappened, Unknown"),
-        (lambda doubt: Happened, "ask answered type, not one of Happened, NotHappened, Unknown"),
-        (lambda doubt: Happened({1}), "ask could not tell: UnstorableValueError: what it returned cannot be stored"),
-        (lambda doubt: elsewhere(), "ask could not tell: NestedStepError: "),
-    ],
-)
-def test_a_function_that_cannot_tell_holds_and_nothing_runs(disk: Store, on_doubt: Any, answer: str) -> None:
-    mailing = Mailing(on_doubt)
-    die(disk, mailing.flow)
-    error = held(disk, mailing.flow)
-    assert error.reason == "in doubt"
-    assert answer in str(error)
-    assert (mailing.sent, len(mailing.asked)) == (["ann"], 1)
-    decide(disk, rerun=True)
-    assert live(disk, mailing.flow) == "sent 2"
-    assert len(mailing.asked) == 1, "a person has decided: nobody is asked again"
-
-
-def test_a_function_is_asked_again_when_its_answer_was_not_recorded(disk: Store) -> None:
-    mailing = Mailing(lambda doubt: Happened("arrived"))
-    die(disk, mailing.flow)
-    die(disk, mailing.flow, at="doubt.after")
-    assert live(disk, mailing.flow) == "arrived"
-    assert (mailing.sent, len(mailing.asked)) == (["ann"], 2)
-
-
-def test_an_idempotent_step_writes_no_start_and_is_simply_entered_again(disk: Store) -> None:
-    infos: list[StepInfo] = []
-
-    @step(idempotent=True)
-    def look() -> int:
-        infos.append(step_info())
-        return len(infos)
-
-    @agent
-    def flow() -> list[int]:
-        return [look(), look()]
-
-    die(disk, flow, nth=2)
-    assert live(disk, flow) == [1, 3]
-    assert "StepStarted" not in kinds(disk)
-    assert kinds(disk).count("StepSucceeded") == 2
-    assert [(info.path, info.attempt) for info in infos] == [("1", 1), ("2", 1), ("2", 1)]
-    assert infos[1].idempotency_key == infos[2].idempotency_key != infos[0].idempotency_key
 
 
 # ------------------------------------------------------------------ tasks inside tasks
@@ -1135,7 +628,6 @@ def test_a_body_that_waits_for_another_task_gives_its_place_to_it(disk: Store) -
 
 
 def test_a_suspect_whose_body_waits_for_another_task_does_not_wait_for_ever(disk: Store) -> None:
-    patience = 5.0
     crashed: list[int] = []
     with AgentSystem(disk, strikes=2) as system:
 
@@ -1145,13 +637,31 @@ def test_a_suspect_whose_body_waits_for_another_task_does_not_wait_for_ever(disk
 
         @step
         def ask() -> int:
-            return system.spawn(other, id="other").result(patience)
+            return system.spawn(other, id="other").result(3)
 
         @agent
         def flow() -> int:
             if not crashed:
                 crashed.append(1)
                 raise ValueError("a bug, once")
+            return ask()
+
+        assert system.spawn(flow, id="t").result(PATIENCE) == 1
+
+
+def test_a_body_that_waits_through_a_client_gives_its_place_too(disk: Store) -> None:
+    with AgentSystem(disk, run=False) as client, AgentSystem(disk, max_active=1) as system:
+
+        @agent
+        def other() -> int:
+            return 1
+
+        @step
+        def ask() -> int:
+            return client.spawn(other, id="other").result(3)
+
+        @agent
+        def flow() -> int:
             return ask()
 
         assert system.spawn(flow, id="t").result(PATIENCE) == 1

@@ -1,0 +1,298 @@
+"""A closed context: whatever an agent does then, nothing runs and nothing is written."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from actors import AgentSystem, FailTask, Fault, StepError, agent, open_store, step, step_info
+from actors.task_log import Appender, TaskLog
+from actors.testing import CrashPlan, SimulatedCrash
+from domain.events import Passivated, StepStarted
+from stores import Store
+from stores.crash import CrashingStore
+from tests.lives import PATIENCE, die, kinds, live, log
+
+
+@pytest.fixture
+def disk() -> Iterator[Store]:
+    """Give the store that outlives the systems of a test."""
+    with open_store("memory:") as store:
+        yield store
+
+
+Act = Callable[[], object]
+
+
+def swallows(stop: Act, later: Act) -> object:
+    for act in (stop, later, stop, later):
+        with suppress(BaseException):
+            act()
+    return "fine"
+
+
+def has_a_bare_except(stop: Act, later: Act) -> object:
+    try:
+        stop()
+    except:  # noqa: E722
+        return "fine"
+    return None
+
+
+def cleans_up(stop: Act, later: Act) -> object:
+    try:
+        stop()
+    finally:
+        later()
+    return None
+
+
+def raises_its_own(stop: Act, later: Act) -> object:
+    try:
+        stop()
+    except BaseException as error:
+        raise ValueError("mine") from error
+    return None
+
+
+def fails_the_task(stop: Act, later: Act) -> object:
+    try:
+        stop()
+    except BaseException as error:
+        raise FailTask("given up") from error
+    return None
+
+
+def raises_a_step_error(stop: Act, later: Act) -> object:
+    try:
+        stop()
+    except BaseException as error:
+        raise StepError("mine", step="s", path="1", attempts=1, fault=Fault(("E",), "m")) from error
+    return None
+
+
+def raises_a_group(stop: Act, later: Act) -> object:
+    try:
+        stop()
+    except BaseException as error:
+        raise BaseExceptionGroup("some", [error, ValueError()]) from None
+    return None
+
+
+def exits(stop: Act, later: Act) -> object:
+    try:
+        stop()
+    except BaseException as error:
+        raise SystemExit(0) from error
+    return None
+
+
+def swallows_in_a_nested_agent(stop: Act, later: Act) -> object:
+    inner = agent(name="contexts: inner")(lambda_to_function(swallows, stop, later))
+    outer = agent(name="contexts: outer")(lambda_to_function(inner))
+    with suppress(BaseException):
+        outer()
+    with suppress(BaseException):
+        inner()
+    with suppress(BaseException):
+        later()
+    return "fine"
+
+
+def lambda_to_function(function: Any, *args: Any) -> Any:
+    def called() -> Any:
+        return function(*args)
+
+    return called
+
+
+BEHAVIOURS = [
+    swallows,
+    has_a_bare_except,
+    cleans_up,
+    raises_its_own,
+    fails_the_task,
+    raises_a_step_error,
+    raises_a_group,
+    exits,
+    swallows_in_a_nested_agent,
+]
+
+
+class Closing:
+    """An agent whose context is closed in the middle, in one of several ways, and which then behaves as it likes."""
+
+    def __init__(self, disk: Store, behave: Callable[[Act, Act], object]) -> None:
+        self.disk = disk
+        self.raised: list[BaseException] = []
+        self.ran: list[str] = []
+        self.left = threading.Event()
+        self.system: AgentSystem | None = None
+
+        @step(name="later")
+        def later() -> None:
+            self.ran.append("later")
+
+        @step(name="stop", on_doubt="hold")
+        def stop() -> None:
+            self.ran.append("stop")
+
+        @step(name="other")
+        def other() -> None:
+            self.ran.append("other")
+
+        @step(name="closes the system")
+        def closes() -> None:
+            assert self.system is not None
+            assert self.system._tree is not None
+            threading.Thread(target=self.system.close).start()
+            assert self.system._tree.worker.stopping.wait(PATIENCE)
+
+        @step(name="loses the task")
+        def loses() -> None:
+            task_log = TaskLog(self.disk)
+            appender = Appender(task_log, task_log.load("t"))
+            appender.append(lambda task, now: task.activate(now, worker="other", token="x", limit=None))
+
+        def closes_and_goes_on() -> None:
+            closes()
+            stop()
+
+        self.stops: dict[str, Act] = {
+            "stop": stop,
+            "other": other,
+            "closes": closes_and_goes_on,
+            "loses": loses,
+        }
+        self.stop = "stop"
+
+        @agent
+        def flow() -> object:
+            try:
+                return behave(lambda: self.call(self.stops[self.stop]), lambda: self.call(later))
+            finally:
+                self.left.set()
+
+        self.flow = flow
+
+    def call(self, act: Act) -> object:
+        try:
+            return act()
+        except BaseException as error:
+            self.raised.append(error)
+            raise
+
+    def run(self, *, life: Store | None = None) -> None:
+        """Run until the agent's function was left, and its system was closed."""
+        self.left.clear()
+        with suppress(SimulatedCrash), AgentSystem(life or self.disk) as system:
+            self.system = system
+            system.spawn(self.flow, id="t")
+            assert self.left.wait(PATIENCE)
+
+    def crash(self) -> None:
+        life = CrashingStore(self.disk, CrashPlan(1, "body.after"))
+        self.run(life=life)
+        life.close()
+
+    def forget(self) -> None:
+        self.raised.clear()
+        self.ran.clear()
+
+
+def by_a_crash(closing: Closing) -> None:
+    closing.crash()
+    closing.ran.remove("stop")  # its body ran, then the process died
+
+
+def by_a_hold_in_doubt(closing: Closing) -> None:
+    closing.crash()
+    closing.forget()
+    closing.run()
+
+
+def by_code_that_differs(closing: Closing) -> None:
+    closing.stop = "other"
+    closing.crash()
+    closing.forget()
+    closing.stop = "stop"
+    closing.run()
+
+
+def by_a_stop_of_the_system(closing: Closing) -> None:
+    closing.stop = "closes"
+    closing.run()
+
+
+def by_a_loss_of_the_task(closing: Closing) -> None:
+    closing.stop = "loses"
+    closing.disk.workers.hold("other", {})
+    closing.run()
+
+
+LAST = {
+    by_a_crash: ["Activated", "StepStarted"],
+    by_a_hold_in_doubt: ["Activated", "Held"],
+    by_code_that_differs: ["Activated", "Held"],
+    by_a_stop_of_the_system: ["StepStarted", "StepSucceeded", "Passivated"],
+    by_a_loss_of_the_task: ["Activated", "StepStarted", "Activated"],
+}
+
+
+@pytest.mark.parametrize("close", LAST)
+@pytest.mark.parametrize("behave", BEHAVIOURS)
+def test_a_closed_context_raises_the_same_again_runs_nothing_and_writes_nothing(
+    disk: Store, behave: Any, close: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    closing = Closing(disk, behave)
+    close(closing)
+    assert closing.raised
+    assert all(error is closing.raised[0] for error in closing.raised)
+    assert not isinstance(closing.raised[0], Exception)
+    assert closing.ran == []
+    assert kinds(disk)[-len(LAST[close]) :] == LAST[close]
+    assert "could not be answered" not in caplog.text
+    assert "crashed" not in caplog.text
+
+
+def test_a_body_that_outlives_the_grace_is_given_up_and_its_late_result_is_not_stored(disk: Store) -> None:
+    entered, go_on, left = threading.Event(), threading.Event(), threading.Event()
+    attempts: list[int] = []
+
+    @step(name="slow")
+    def slow() -> str:
+        attempts.append(step_info().attempt)
+        entered.set()
+        assert go_on.wait(PATIENCE)
+        return f"attempt {attempts[-1]}"
+
+    @agent
+    def flow() -> str:
+        try:
+            return slow()
+        finally:
+            left.set()
+
+    with AgentSystem(disk, grace=0) as system:
+        system.spawn(flow, id="t")
+        assert entered.wait(PATIENCE)
+    stopped = log(disk)[-1]
+    assert isinstance(stopped, Passivated)
+    assert stopped.cut_off == ["1"]
+    go_on.set()
+    assert left.wait(PATIENCE)
+    assert live(disk, flow) == "attempt 2"
+    assert attempts == [1, 2]
+    assert kinds(disk).count("StepSucceeded") == 1
+
+
+def test_a_step_that_is_stopped_for_is_not_started(disk: Store) -> None:
+    closing = Closing(disk, swallows)
+    by_a_stop_of_the_system(closing)
+    assert [event.name for event in log(disk) if isinstance(event, StepStarted)] == ["closes the system"]
+    closing.stop = "stop"
+    closing.forget()
+    die(disk, closing.flow, at="append.before")
+    assert closing.ran == []

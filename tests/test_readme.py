@@ -1,0 +1,103 @@
+"""Every snippet and command of the README is run, and what it shows is what comes out."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
+CONSOLE = [body for language, body in BLOCKS if language == "console"]
+PYTHON = {body.splitlines()[0].removeprefix("# "): body for language, body in BLOCKS if language == "python"}
+
+
+def perdure(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "actors", *words], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def assert_shown(shown: str, real: str) -> None:
+    """What is shown stands in what came out, in this order; … stands for anything, and times may be other ones."""
+    pattern = re.escape(shown.strip()).replace("…", ".*?").replace(r"It\ took\ 3\.8\ s", r"It took [\d.]+ s")
+    pattern = re.sub(r"(finished.*?\\ \\ )[\d]+(\\ s)", r"\1[\\d.]+( ms| s)", pattern).replace(
+        r"( ms| s)\ s", "( ms| s)"
+    )
+    assert re.search(pattern, real, re.DOTALL), f"the README shows\n{shown}\nand the command gave\n{real}"
+
+
+def test_it_is_short() -> None:
+    assert len(TEXT.splitlines()) <= 150
+
+
+def test_the_demo_does_what_is_shown() -> None:
+    install_and_run, _, shown = CONSOLE[0].partition("\n")
+    assert install_and_run == '$ pip install -e ".[demo]" && perdure demo'
+    ended = perdure("demo", cwd=ROOT)
+    assert ended.returncode == 0
+    assert_shown(shown.removeprefix("…\n"), ended.stdout + ended.stderr)
+
+
+def test_the_test_command_is_what_ci_runs() -> None:
+    assert CONSOLE[1].strip() == '$ pip install -e ".[dev]" && pytest -q'
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "'.[dev]'" in ci
+    assert "pytest -q" in ci
+
+
+@pytest.fixture
+def weather(tmp_path: Path) -> Path:
+    for name, body in PYTHON.items():
+        (tmp_path / name).write_text(body, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_agent_is_killed_and_goes_on_as_shown(weather: Path) -> None:
+    words, _, shown = CONSOLE[2].partition("\n")
+    words_of_it = words.removeprefix("$ perdure ").split()
+    with subprocess.Popen(
+        [sys.executable, "-m", "actors", *words_of_it], cwd=weather, stderr=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stderr is not None
+        for line in first.stderr:
+            if line.startswith("running   2"):
+                os.kill(first.pid, signal.SIGKILL)
+    assert first.returncode == -signal.SIGKILL
+    again = perdure(*words_of_it, cwd=weather)
+    assert again.returncode == 0
+    assert_shown(shown, again.stderr + again.stdout)
+    sent = (weather / "sent.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[1] for line in sent] == ["ann", "bob", "cy"]
+    by_python = subprocess.run(
+        [sys.executable, "weather.py"], cwd=weather, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert by_python.stdout.strip() == "['sent to ann', 'sent to bob', 'sent to cy']"
+    for command in (["list"], ["show", "rome"]):
+        assert "rome" in perdure(*command, cwd=weather).stdout
+
+
+def test_the_test_of_the_agent_passes(weather: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weather.py"],
+        cwd=weather,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "1 passed" in ended.stdout
+
+
+def test_every_command_that_is_named_exists() -> None:
+    named = set(re.findall(r"`perdure (\w+)", TEXT))
+    assert named >= {"list", "show", "resolve", "release"}
+    for command in named:
+        assert perdure(command, "--help", cwd=ROOT).returncode == 0

@@ -120,7 +120,7 @@ class Context:
         try:
             outcome = Outcome(agent.fn(*args, **kwargs))
         except BaseException as error:
-            outcome = Outcome(error=error)
+            outcome = Outcome(error=_from_users_code(error))
         finally:
             current.reset(token)
         if self.closed is None and isinstance(outcome.error, StepError | FailTask | None):
@@ -345,8 +345,7 @@ class _Call:
         try:
             value, error = fn(*args, **kwargs), None
         except BaseException as raised:
-            trace = raised.__traceback__
-            value, error = None, Fault.of(raised.with_traceback(trace and trace.tb_next))
+            value, error = None, Fault.of(_from_users_code(raised))
         finally:
             context.body = None
             _body.reset(token)
@@ -398,6 +397,12 @@ class _Call:
     def _hold_unreadable(self, why: str) -> NoReturn:
         message = f"the value of step {self.path} {self.step.name} cannot be read: {why}"
         self.context.hold(UNREADABLE, self.path, {"message": message})
+
+
+def _from_users_code(error: BaseException) -> BaseException:
+    """Cut our own frame off a traceback: it begins in the user's function."""
+    trace = error.__traceback__
+    return error.with_traceback(trace and trace.tb_next)
 
 
 def _digest(arguments: Any) -> str:

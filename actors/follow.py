@@ -139,8 +139,8 @@ class Follower:
         elif isinstance(event, Restarted):
             self._tell_crash(event)
         elif isinstance(event, Passivated):
-            cut_off = [f"step {path} was cut off and is in doubt" for path in event.cut_off]
-            self._say("stopped", ", ".join(cut_off) or "between two steps")
+            for path in event.cut_off:
+                self._tell_record(self.task.steps[path], "cut off")
         elif isinstance(event, Released):
             what = f"step {event.path}: {event.decision}, " if event.path else ""
             self._say("released", plain(f"{what}by {event.by}"))

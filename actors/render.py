@@ -38,8 +38,13 @@ _STYLES = {"running": "cyan", "completed": "green", "failed": "red", "held": "ye
 
 def print_tasks(rows: list[IndexRow], workers: Mapping[str, Mapping[str, Any]]) -> None:
     """Print one line a task. `workers` are the living ones, with what each says of itself."""
-    table = _table("id", "status", "age", "agent")
-    table.add_column("where / why", overflow="fold")
+    fixed = sum(max(len(plain(text)) for text in column) + 2 for column in _columns(rows))
+    console = _console(fixed + 60)
+    table = _table()
+    for name in ("id", "status", "age", "agent"):
+        foldable = name in ("id", "agent") and console.is_terminal
+        table.add_column(name, no_wrap=not foldable, overflow="fold", min_width=10 if foldable else None)
+    table.add_column("where / why", overflow="fold", min_width=30)
     now = time.time()
     for row in rows:
         table.add_row(
@@ -49,8 +54,7 @@ def print_tasks(rows: list[IndexRow], workers: Mapping[str, Mapping[str, Any]]) 
             Text(plain(row.agent)),
             Text(plain(_where(row, workers, now))),
         )
-    fixed = sum(max(len(plain(text)) for text in column) + 2 for column in _columns(rows))
-    _print(_console(fixed + 60), table)
+    _print(console, table)
 
 
 def print_log(events: Iterable[TaskEvent]) -> None:
@@ -58,7 +62,9 @@ def print_log(events: Iterable[TaskEvent]) -> None:
     events = list(events)
     days = {_local(event.timestamp).date() for event in events}
     console = _console()
-    table = _table("version", "time", "event", "path", "step")
+    table = _table()
+    for name in ("version", "time", "event", "path", "step"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
     table.add_column("attempt", no_wrap=True, justify="right")
     table.add_column("label", no_wrap=True, overflow="ellipsis", max_width=max(12, console.width // 5))
     table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -97,11 +103,8 @@ def status_line(task: AgentTask) -> str:
     return "  ".join(parts)
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in names:
-        table.add_column(name, no_wrap=True, overflow="fold")
-    return table
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
 
 def _columns(rows: list[IndexRow]) -> list[list[str]]:

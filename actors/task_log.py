@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from shlex import quote
 from typing import Any
 
 from eventsourcing.application import AggregateNotFoundError, Application
@@ -162,7 +163,7 @@ class TaskLog(Application[str]):
             return
         held = replace(row, status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
         if held != row:
-            logger.error("%s. The task is held; mended, it goes on after: perdure release %s", error, row.id)
+            logger.error("%s. The task is held; mended, it goes on after: perdure release %s", error, quote(row.id))
             self.recorder.update_index(held, expected=(row.birth, row.head))
         self.hint(row.id)
 

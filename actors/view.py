@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
 from domain.events import Failed, Released, StepFailed
@@ -91,15 +92,15 @@ def explain(task: AgentTask) -> str:
     elif task.held.reason == STRIKES:
         lines += [
             details.get("where", "its process died each time"),
-            f"mend it, then    perdure release {task.id}",
+            f"mend it, then    perdure release {quote(task.id)}",
         ]
     elif task.held.reason == DIFFERS:
         lines += [
             "nothing ran. It goes on by itself when a worker starts with code that fits its log",
-            f"try again now    perdure release {task.id}",
+            f"try again now    perdure release {quote(task.id)}",
         ]
     else:
-        lines += [f"mend it, then    perdure release {task.id}"]
+        lines += [f"mend it, then    perdure release {quote(task.id)}"]
     return "\n".join(lines)
 
 
@@ -110,7 +111,7 @@ def clock_time(moment: float) -> str:
 
 def _decisions(task: AgentTask) -> list[str]:
     assert task.held is not None  # noqa: S101
-    command = f"perdure resolve {task.id} {task.held.path}"
+    command = f"perdure resolve {quote(task.id)} {task.held.path}"
     return [
         f"happened         {command} --value JSON --by YOU",
         f"run it again     {command} --rerun --by YOU",

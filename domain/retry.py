@@ -19,7 +19,7 @@ def restart_delay(strikes: int, jitter: float = 0.0) -> float:
     [0.1, 0.2, 0.4]
     >>> restart_delay(10_000)
     60.0
-    >>> restart_delay(1, jitter=-1)
+    >>> round(restart_delay(1, jitter=-1), 6)
     0.09
     """
     delay: float = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(strikes - 1, 32))

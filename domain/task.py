@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterable
+from shlex import quote
 from typing import Any, Literal
 
 from domain.errors import OwnershipLost, ResolveError, TaskEndedError, UnreadableTaskError
@@ -213,7 +214,7 @@ class AgentTask:
         if held.reason in (IN_DOUBT, FAILED_STEP):
             raise ResolveError(
                 f"task {self.id} is held because of step {held.path}, which has to be decided first:"
-                f" perdure resolve {self.id} {held.path} --value JSON | --rerun | --fail",
+                f" perdure resolve {quote(self.id)} {held.path} --value JSON | --rerun | --fail",
                 task_id=self.id,
             )
         return [Released(self.id, self.version + 1, now, "", "release", None, by)]

@@ -74,9 +74,14 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         limit: int | None = None,
     ) -> list[StoredEvent]:
         self.check()
-        if limit == 0:  # the library's loop would take it for no limit
-            return []
-        return list(super().select_events(originator_id, gt=gt, lte=lte, desc=desc, limit=limit))
+        with self._database_lock:
+            index = self._stored_events_index.get(str(originator_id), {})
+            versions = [
+                version
+                for version in sorted(index, reverse=desc)  # the library gives them as they came in
+                if (gt is None or version > gt) and (lte is None or version <= lte)
+            ]
+            return [self._stored_events[index[version]] for version in versions[:limit]]
 
     def select_entry(self, task_id: str) -> IndexRow | None:
         self.check()

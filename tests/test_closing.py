@@ -7,12 +7,23 @@ from typing import Any
 
 import pytest
 
-from actors import AgentSystem, FailTask, Fault, StepError, agent, open_store, step, step_info
+from actors import (
+    AgentSystem,
+    FailTask,
+    Fault,
+    StepError,
+    StoreError,
+    Suspended,
+    agent,
+    open_store,
+    step,
+    step_info,
+)
 from actors.task_log import Appender, TaskLog
 from actors.testing import CrashPlan, SimulatedCrash
 from domain.events import Passivated, StepStarted
 from stores import Store
-from stores.crash import CrashingStore
+from stores.crash import CrashingStore, FaultPlan
 from tests.lives import PATIENCE, die, kinds, live, log
 
 
@@ -255,6 +266,51 @@ def test_a_closed_context_raises_the_same_again_runs_nothing_and_writes_nothing(
     assert kinds(disk)[-len(LAST[close]) :] == LAST[close]
     assert "could not be answered" not in caplog.text
     assert "crashed" not in caplog.text
+
+
+@pytest.mark.parametrize("close", LAST)
+def test_a_nested_agent_cannot_hide_that_the_context_is_closed(disk: Store, close: Any) -> None:
+    got: list[object] = []
+
+    def behave(stop: Act, later: Act) -> object:
+        hides = agent(name="contexts: hides")(lambda_to_function(has_a_bare_except, stop, later))
+        for _ in range(2):
+            try:
+                got.append(hides())
+            except BaseException as error:
+                got.append(error)
+        return "fine"
+
+    closing = Closing(disk, behave)
+    close(closing)
+    assert len(got) >= 2
+    assert got[-1] is got[-2] is closing.raised[0]
+
+
+def test_an_append_that_is_refused_closes_the_context_and_the_task_starts_again(disk: Store) -> None:
+    plan = FaultPlan(0, "append.before", StoreError("refused, once"))
+    ran: list[int] = []
+    raised: list[BaseException] = []
+
+    @step
+    def send() -> None:
+        ran.append(1)
+
+    @agent
+    def flow() -> str:
+        plan.times += not raised
+        try:
+            send()
+        except BaseException as error:
+            raised.append(error)
+        return "fine" if raised and not ran else "done"
+
+    assert live(CrashingStore(disk, plan), flow) == "done"
+    (error,) = raised
+    assert isinstance(error, Suspended)
+    assert isinstance(error.__cause__, StoreError)
+    assert ran == [1]
+    assert kinds(disk) == ["Created", "Activated", "Activated", "StepStarted", "StepSucceeded", "Completed"]
 
 
 def test_a_body_that_outlives_the_grace_is_given_up_and_its_late_result_is_not_stored(disk: Store) -> None:

@@ -66,7 +66,9 @@ def in_a_thread_with_the_context(call: Callable[[], object]) -> BaseException | 
 
 @pytest.mark.parametrize("elsewhere", [in_a_thread, in_a_thread_with_the_context])
 def test_a_step_in_a_thread_made_by_hand_is_refused_and_takes_no_place(disk: Store, elsewhere: Any) -> None:
-    errors, infos, ran = [], [], []
+    errors: list[BaseException | None] = []
+    infos: list[TaskInfo | None] = []
+    ran: list[int] = []
 
     @step(name="send")
     def send() -> None:
@@ -75,8 +77,7 @@ def test_a_step_in_a_thread_made_by_hand_is_refused_and_takes_no_place(disk: Sto
     @agent
     def flow() -> None:
         errors.append(elsewhere(send))
-        infos.append(elsewhere(lambda: ran.append(task_info())))
-        ran.clear()
+        assert elsewhere(lambda: infos.append(task_info())) is None
         send()
 
     live(disk, flow)
@@ -359,6 +360,7 @@ def test_each_hand_over_is_a_fresh_copy_of_what_is_in_the_log(disk: Store) -> No
         first["items"].append(3)
         names.append("mine")
         kept["items"].clear()
+        given.append(list(first["items"]))
         pause(1)
         again = fetch()
         pause(2)
@@ -369,7 +371,7 @@ def test_each_hand_over_is_a_fresh_copy_of_what_is_in_the_log(disk: Store) -> No
         die(disk, flow, ["ann"], nth=nth)
     kept["items"][:] = [7]
     assert live(disk, flow, ["ann"]) == [{"items": [1, 2, 3]}, {"items": []}]
-    assert given == [[["ann"], {"items": [1, 2]}]] * 3
+    assert given == [[["ann"], {"items": [1, 2]}], [1, 2, 3]] * 3
     values = [event.value for event in log(disk) if isinstance(event, StepSucceeded) and event.name.endswith("fetch")]
     assert values == [{"items": [1, 2]}, {"items": []}]
 

@@ -197,7 +197,7 @@ def test_only_functions_written_with_def_can_be_decorated(decorate: Any, thing: 
 
 @pytest.mark.parametrize("value", [None, "", "Rerun", "ask", 1, True, ["hold"], Happened()])
 def test_on_doubt_is_one_of_two_words_or_a_function(value: Any) -> None:
-    with pytest.raises(DefinitionError, match="step draft: on_doubt is 'rerun', 'hold' or a function .doubt. -> "):
+    with pytest.raises(DefinitionError, match=r"step draft: on_doubt is 'rerun', 'hold' or a function .doubt. -> "):
         step(on_doubt=value)(draft)
 
 
@@ -208,7 +208,7 @@ def test_on_doubt_takes_its_three_forms(value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["hold", asks])
 def test_an_idempotent_step_is_never_in_doubt(value: Any) -> None:
-    with pytest.raises(DefinitionError, match="step draft: idempotent=True .* on_doubt cannot be had with it"):
+    with pytest.raises(DefinitionError, match=r"step draft: idempotent=True .* on_doubt cannot be had with it"):
         step(idempotent=True, on_doubt=value)(draft)
     assert step(idempotent=True)(draft).idempotent
 
@@ -254,13 +254,13 @@ def test_a_label_is_formatted_with_arguments_and_defaults(text: Any, label: str)
     "text", ["{to}", "{}", "{0}", "{documents}", "{document} {nobody}", "{ document}", "{to.name}", "{to[0]}"]
 )
 def test_a_label_that_names_what_is_no_parameter_is_refused(text: str) -> None:
-    with pytest.raises(DefinitionError, match="step draft: label .* names .*, which is not one of its parameters"):
+    with pytest.raises(DefinitionError, match=r"step draft: label .* names .*, which is not one of its parameters"):
         step(label=text)(draft)
 
 
 @pytest.mark.parametrize("text", ["{document", "document}", "{document!}", "{", 5, b"x"])
 def test_a_label_that_is_no_format_is_refused(text: Any) -> None:
-    with pytest.raises(DefinitionError, match="step draft: label .* is not a format"):
+    with pytest.raises(DefinitionError, match=r"step draft: label .* is not a format"):
         step(label=text)(draft)
 
 

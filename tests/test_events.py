@@ -56,7 +56,7 @@ def test_an_event_cannot_be_changed(topic: str) -> None:
     "topic", ["", "task.Created", "task.created ", "domain.events:Created", "builtins:print", "os:system"]
 )
 def test_an_unknown_topic_is_refused_and_imports_nothing(topic: str) -> None:
-    with pytest.raises(ValueError, match="its topic .* is not known to this version of perdure"):
+    with pytest.raises(ValueError, match=r"its topic .* is not known to this version of perdure"):
         revive(topic, "t", 1, [1, 2.0])
 
 

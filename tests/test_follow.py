@@ -205,7 +205,7 @@ def test_a_signal_lets_the_running_body_end_and_stores_its_outcome(shell: Shell,
         shell.open_door("open")
         code, out, err = running.end()
     assert (code, out) == (128 + number, "")
-    assert words_of(err) == ["finished", "stopped", "stopped"]
+    assert words_of(err) == ["finished", "stopped"]
     done = shell(*words)
     assert (done.returncode, done.stdout) == (0, '"summary of open"\n')
     assert 'replayed  1  wait "until the door opens"' in done.stderr

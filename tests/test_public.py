@@ -83,9 +83,10 @@ def public_members(value: type) -> Iterator[tuple[str, Any]]:
 )
 def test_what_is_public_is_documented(module: ModuleType, name: str) -> None:
     value = getattr(module, name)
-    assert (value.__doc__ or "").strip()
+    text = value.__doc__ or ""
+    assert text.strip()
     if inspect.isclass(value):
-        assert not value.__doc__.startswith(f"{name}("), "a dataclass has a text of its own"
+        assert not text.startswith(f"{name}("), "a dataclass has a text of its own"
         assert [member for member, doc in public_members(value) if not doc] == []
 
 

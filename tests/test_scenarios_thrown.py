@@ -132,7 +132,7 @@ def throw(world: World, what: str, where: str, neighbours: str = "go on at the f
 
 @pytest.mark.parametrize("what", THROWN)
 def test_what_a_step_throws_is_its_tasks_own_failure(world: World, what: str) -> None:
-    """P24: sys.exit, CancelledError and KeyboardInterrupt in a step too: failed, not run again, no actor has crashed."""
+    """P24: an exit, a cancellation and a Ctrl-C too: failed with the class, not run again, and no actor has crashed."""
     report = throw(world, what, "in a step")
     assert (report["outcome"], report["status"]) == ("TaskFailedError", "failed")
     assert report["view"].fault.kind == what

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from actors import AgentSystem, TaskError
+from actors import AgentSystem, TaskError, TaskRef
 from domain.events import StepFailed, StepStarted, StepSucceeded
 from tests.programs import STEPS, World
 from tests.test_crashes import tokens
@@ -59,14 +59,18 @@ def test_real_deaths_at_random_boundaries_lose_nothing_and_repeat_no_finished_st
         check(url, json.loads(ended.stdout), World(str(path)), deaths, seed)
 
 
+def result_of(task: TaskRef[Any]) -> Any:
+    try:
+        return task.result(timeout=5)
+    except TaskError as error:
+        return f"{type(error).__name__}: {error}"
+
+
 def check(url: str, told: Any, world: World, deaths: int, seed: int) -> None:
     with AgentSystem(url, run=False) as system:
         task = system.task("task")
         events = task.events()
-        try:
-            assert task.result(timeout=5) == told
-        except TaskError as error:
-            assert f"{type(error).__name__}: {error}" == told
+        assert result_of(task) == told
     outcomes = [event for event in events if isinstance(event, StepSucceeded | StepFailed)]
     assert len({event.path for event in outcomes}) == len(outcomes), seed
     started = {event.path for event in events if isinstance(event, StepStarted)}

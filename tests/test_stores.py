@@ -218,6 +218,17 @@ def test_events_are_selected_by_version(store: Store) -> None:
     assert store.recorder.select_ids() == ["a"]  # asking makes nothing
 
 
+def test_events_come_by_version_in_whatever_order_they_were_stored(store: Store) -> None:
+    recorder, birth = store.recorder, row().birth
+    recorder.insert_events([], entry=row(head=0), expected=None)
+    recorder.update_index(row(head=1), expected=(birth, 0))  # an index that does not fit the log
+    recorder.insert_events(events("a", 2), entry=row(head=2), expected=(birth, 1))
+    recorder.update_index(row(head=0), expected=(birth, 2))
+    recorder.insert_events(events("a", 1), entry=row(head=1), expected=(birth, 0))
+    assert recorder.select_events("a") == events("a", 1, 2)
+    assert recorder.select_events("a", limit=1, desc=True) == events("a", 2)
+
+
 def test_entries_are_selected_newest_last(store: Store) -> None:
     a = create(store, "a", created=3.0, status="held", hold="doubt")
     b = create(store, "b", created=1.0, status="held", hold="strikes", agent="other")

@@ -390,6 +390,15 @@ def test_a_held_task_is_not_claimed_unless_it_is_released_in_the_same_append() -
     assert (kept.task.status, kept.task.strikes_if_lost) == ("running", 1)
 
 
+def test_a_release_by_a_worker_clears_the_strikes_before_they_are_counted() -> None:
+    kept = running()
+    kept.crash()
+    kept.activate()
+    kept.hold(DIFFERS)
+    assert kept.task.strikes == 1
+    assert kinds(kept.activate(limit=1, release=True)) == ["Released", "Activated"]
+
+
 @pytest.mark.parametrize("reason", [DIFFERS, STRIKES])
 def test_a_release_lets_it_go_on_with_no_strikes(reason: str) -> None:
     kept = running()

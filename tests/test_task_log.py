@@ -157,7 +157,7 @@ def test_an_id_in_use_with_other_input_is_a_conflict_that_names_both_and_changes
         ("sell", [[5], {}], "agent buy"),
     ):
         with pytest.raises(TaskConflictError, match=named):
-            log.create("order-42", agent, given, {})
+            log.create("order-42", agent, other, {})
     assert log.load("order-42").version == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import operator
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,7 @@ def main() -> None:
     Console().print(table)
     print(f"medians of {rounds} rounds (steps) and {restarts} restarts; a ratio is to the raw commits just before it.")
     print("steps: inside the agent's run, from before its first step to after its last, as many commits on both sides.")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors: on a loaded machine the figures mean little.")
 
 
 def add_speed(table: Table, kind: str, speed: steps.Speed) -> None:

@@ -11,12 +11,13 @@ exception again, runs nothing and writes nothing; what the agent's function then
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from actors.definitions import Agent, Step, current
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown, checked
@@ -42,10 +43,14 @@ logger = logging.getLogger("perdure")
 
 @dataclass
 class Hints:
-    """What others may tell a running activation, past its mailbox: flags, looked at before each body."""
+    """What a running activation and its surroundings tell each other, past the mailbox that its agent keeps busy.
+
+    `stop` is looked at before each body. `proven` is called at the first outcome, `lend` while a body waits for a task.
+    """
 
     stop: threading.Event = field(default_factory=threading.Event)
     proven: Callable[[], None] = lambda: None
+    lend: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,12 @@ def task_info() -> TaskInfo | None:
     return TaskInfo(task.id, task.agent, caller.activation, dict(task.tags))
 
 
-def in_body() -> bool:
-    """Tell whether the body of a step runs here."""
-    return _body.get() is not None
+def lend_place() -> AbstractContextManager[None]:
+    """Lend the place of the task whose body runs here, if one does, while it waits for another task."""
+    caller = current.get()
+    if _body.get() is None or not isinstance(caller, Context):
+        return nullcontext()
+    return caller.hints.lend()
 
 
 def refuse_inside_agent(what: str, instead: str) -> None:
@@ -101,11 +109,12 @@ class Context:
     def __init__(self, appender: Appender, activation: int, hints: Hints | None = None, *, probe: bool = False) -> None:
         self.appender = appender
         self.task: AgentTask = appender.task
+        self.store = appender.log.store
         self.activation = activation
         self.closed: BaseException | None = None
         self.body: StepInfo | None = None
         self.differs: Differs | None = None
-        self._hints = hints or Hints()
+        self.hints = hints or Hints()
         self._probe = probe
         self._proven = False
         self._thread = threading.get_ident()
@@ -144,7 +153,7 @@ class Context:
         """Call an agent in a scope of its own, which takes one position of the caller's."""
         if _body.get() is not None or not self.is_here():
             return agent.fn(*args, **kwargs)
-        self._check(f"agent {agent.name}")
+        self._check("agent", agent.name)
         path = self._next_path()
         if differs := look_up_scope(self.task, path, agent.name):
             self._hold_for_code(differs)
@@ -160,7 +169,7 @@ class Context:
 
     def call_step(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do the step at the next position: hand over what the log has, or run the body."""
-        self._check(f"step {step.name}")
+        self._check("step", step.name)
         arguments = step.arguments(args, kwargs)
         path = self._next_path()
         call = _Call(self, step, path, arguments, args, kwargs)
@@ -198,7 +207,7 @@ class Context:
         """Stop here where the activation is asked to; a probe never gets further."""
         if self._probe:
             self.close(Suspended(f"task {self.task.id}: the code fits its log"))
-        if self._hints.stop.is_set():
+        if self.hints.stop.is_set():
             self.append(lambda task, now: task.passivate(self.activation, now, []))
             self.close(Suspended(f"task {self.task.id} was stopped between two steps"))
 
@@ -206,25 +215,33 @@ class Context:
         """Tell that this activation has got somewhere: its first new outcome ends a suspicion."""
         if not self._proven:
             self._proven = True
-            self._hints.proven()
+            self.hints.proven()
 
     # ------------------------------------------------------------------ places
 
-    def _check(self, what: str) -> None:
-        plain = f"{what.rsplit(maxsplit=1)[-1]}.fn(…)"
-        if _body.get() is not None:
-            info = step_info()
+    def _check(self, kind: str, name: str) -> None:
+        here = threading.get_ident() == self._thread and not _in_event_loop()
+        if _body.get() is not None or not here or self.closed is not None:
+            self._refuse(f"{kind} {name}", f"call the plain function {name}.fn(…)")
+
+    def _refuse(self, what: str, instead: str) -> NoReturn:
+        info = _body.get()
+        if info is not None:
             raise NestedStepError(
                 f"{what} was called inside the body of step {info.path} {info.name} of task {info.task_id}:"
-                f" a body is one effect; call it in the agent, or the plain function {plain}"
+                f" a body is one effect; call it in the agent, or {instead}"
             )
         if not self.is_here():
             raise OutsideTaskError(
                 f"{what} was called on another thread than that of its task {self.task.id}:"
-                f" a step belongs to its agent's own thread; call the plain function {plain}"
+                f" a step belongs to its agent's own thread; {instead}"
             )
         if self.closed is not None:
             raise self.closed
+        raise OutsideTaskError(
+            f"{what} was called in an event loop that the code of its task {self.task.id} runs by itself, where calls"
+            f" have no order that a replay could follow: call it outside of the loop, or {instead}"
+        )
 
     def _next_path(self) -> str:
         self._asked += 1
@@ -315,7 +332,7 @@ class _Call:
         doubt = Doubt(
             self.context.task.id, self.path, self.step.name, record.attempt, record.started, key, self.args, self.kwargs
         )
-        answer, error = self._body(self.step.on_doubt, "doubt", record.attempt, doubt)
+        answer, error = self._body(cast("Callable[..., Any]", self.step.on_doubt), "doubt", record.attempt, doubt)
         if isinstance(answer, NotHappened):
             return self.run(record.attempt + 1, "not happened")
         if isinstance(answer, Happened):
@@ -337,8 +354,7 @@ class _Call:
     ) -> tuple[Any, Fault | None]:
         """Enter a function that touches the world; whatever it raises is data."""
         context = self.context
-        key = idempotency_key(context.task.birth, self.path)
-        info = StepInfo(context.task.id, self.path, self.step.name, attempt, key)
+        info = StepInfo(context.task.id, self.path, self.step.name, attempt, context.task.birth)
         self._reach(f"{kind}.before", info)
         token = _body.set(info)
         context.body = info
@@ -354,7 +370,7 @@ class _Call:
 
     def _reach(self, point: str, info: StepInfo) -> None:
         try:
-            self.context.appender.log.store.reach(point, info=info)
+            self.context.store.reach(point, info=info)
         except BaseException as death:
             self.context.close(death)
 
@@ -405,12 +421,18 @@ def _from_users_code(error: BaseException) -> BaseException:
     return error.with_traceback(trace and trace.tb_next)
 
 
+def _in_event_loop() -> bool:
+    """Tell whether an event loop runs on this thread, without importing asyncio for it."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
 def _digest(arguments: Any) -> str:
     """Give the digest of a call's arguments; empty where they cannot be encoded: they are not stored, so they may
     be anything.
     """
     try:
-        return digest(encode(dict(arguments)))
+        return digest(encode(arguments))
     except UnstorableValueError:
         return ""
 

@@ -8,8 +8,10 @@ import string
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import cached_property, update_wrapper
+from types import CodeType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_type_hints, overload
 
+from actors.info import Doubt, Happened, NotHappened, Unknown
 from domain.errors import DefinitionError, OutsideTaskError, UnknownAgentError
 
 P = ParamSpec("P")
@@ -20,6 +22,10 @@ LABEL_LIMIT = 200
 """Characters of a label that are kept."""
 NAME_LIMIT = 200
 """Characters that the name of an agent or a step may have."""
+
+
+OnDoubt = Literal["rerun", "hold"] | Callable[[Doubt], Happened | NotHappened | Unknown]
+"""What becomes of a step in doubt: run it again, hold the task, or find out."""
 
 
 class Caller(Protocol):
@@ -46,10 +52,11 @@ class Step(Generic[P, R]):
         fn: Callable[P, R],
         *,
         name: str | None = None,
-        on_doubt: Any = "rerun",
+        on_doubt: OnDoubt = "rerun",
         idempotent: bool = False,
         label: str | None = None,
     ) -> None:
+        update_wrapper(self, fn)
         self.fn = fn
         self.name = _checked_name(fn, name, "step")
         self.on_doubt = on_doubt
@@ -61,7 +68,6 @@ class Step(Generic[P, R]):
             p.name: p.default for p in self._signature.parameters.values() if p.default is not inspect.Parameter.empty
         }
         self._check_doubt()
-        update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do the step: its recorded value where there is one, else its body, whose outcome is in the log before this
@@ -106,7 +112,8 @@ class Step(Generic[P, R]):
             return inspect.Parameter.empty
 
     def _check_doubt(self) -> None:
-        if not callable(self.on_doubt) and self.on_doubt not in ("rerun", "hold"):
+        plain = callable(self.on_doubt) and not inspect.iscoroutinefunction(self.on_doubt)
+        if not plain and self.on_doubt not in ("rerun", "hold"):
             raise DefinitionError(
                 f"step {self.name}: on_doubt is 'rerun', 'hold' or a function (doubt) -> Happened(value) |"
                 f" NotHappened() | Unknown(), not {self.on_doubt!r}"
@@ -124,13 +131,13 @@ class Agent(Generic[P, R_co]):
     def __init__(
         self, fn: Callable[P, R_co], *, name: str | None = None, on_failure: Literal["fail", "hold"] = "fail"
     ) -> None:
+        update_wrapper(self, fn)
         self.fn = fn
         self.name = _checked_name(fn, name, "agent")
         if on_failure not in ("fail", "hold"):
             raise DefinitionError(f"agent {self.name}: on_failure is 'fail' or 'hold', not {on_failure!r}")
         self.on_failure = on_failure
         self.signature = inspect.signature(fn)
-        update_wrapper(self, fn)
         _register(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -146,12 +153,12 @@ class Agent(Generic[P, R_co]):
     @property
     def where(self) -> str:
         """The file and line of its function."""
-        return f"{self.file}:{self.fn.__code__.co_firstlineno}"
+        return f"{self.file}:{_code(self.fn).co_firstlineno}"
 
     @property
     def file(self) -> str:
         """The file of its function."""
-        return os.path.realpath(self.fn.__code__.co_filename)
+        return os.path.realpath(_code(self.fn).co_filename)
 
 
 @overload
@@ -160,7 +167,7 @@ def step(fn: Callable[P, R], /) -> Step[P, R]: ...
 def step(
     *,
     name: str | None = None,
-    on_doubt: Any = "rerun",
+    on_doubt: OnDoubt = "rerun",
     idempotent: bool = False,
     label: str | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
@@ -235,13 +242,20 @@ def _register(agent: Agent[..., Any]) -> None:
     _agents[agent.name] = agent
 
 
-def _checked_name(fn: Any, name: str | None, kind: str) -> str:
+def _code(fn: Callable[..., Any]) -> CodeType:
+    """Give the code of what the user wrote, below the wrappers that decorators of other files put around it."""
+    inner = inspect.unwrap(fn)
+    code: CodeType = getattr(inner, "__code__", None) or fn.__code__
+    return code
+
+
+def _checked_name(fn: Any, name: object, kind: str) -> str:
     if not inspect.isfunction(fn):
         raise DefinitionError(f"@{kind} is for functions written with def, not for {fn!r}")
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(f"@{kind} {fn.__qualname__}: async functions and generators cannot be {kind}s yet")
     name = fn.__qualname__ if name is None else name
-    if not 0 < len(name) <= NAME_LIMIT or not name.isprintable():
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT or not name.isprintable():
         raise DefinitionError(f"@{kind}: a name has 1 to {NAME_LIMIT} printable characters, not {name!r}")
     return name
 

@@ -54,9 +54,10 @@ class Directory:
                 self._suspect = None
 
     def free(self) -> int:
-        """Count the places that are free now; none while a suspect is active."""
+        """Count the places that are free now; a suspect has them all, but for one that it lends."""
         with self._changed:
-            return 0 if self._suspect is not None else self._limit + self._lent - len(self._actors)
+            limit = 1 if self._suspect is not None else self._limit
+            return limit + self._lent - len(self._actors)
 
     def hosted(self) -> dict[str, TaskActor | None]:
         """List the tasks that have a place, and their actors; None for one that is just starting."""

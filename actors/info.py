@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from domain.errors import UnstorableValueError
+from domain.task import idempotency_key
 from domain.values import dumps, encode
 
 logger = logging.getLogger("perdure")
@@ -25,7 +27,12 @@ class StepInfo:
     path: str
     name: str
     attempt: int
-    idempotency_key: str
+    birth: str
+
+    @cached_property
+    def idempotency_key(self) -> str:
+        """Give the key by which the world can tell a repeat: 27 printable characters, derived from birth and path."""
+        return idempotency_key(self.birth, self.path)
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ def checked(value: Any) -> Any:
     Raises UnstorableValueError for one that it cannot give back, or that is too large.
     """
     encoded = encode(value)
+    if isinstance(encoded, str) and len(encoded) * 6 < VALUE_WARNING:
+        return encoded  # however it is escaped, it is small
     size = len(dumps(encoded))
     if size > VALUE_WARNING:
         if size > VALUE_LIMIT:

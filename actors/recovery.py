@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from actors.context import Hints
@@ -100,10 +101,16 @@ class Recovery(SupervisedActor):
         alone = is_suspect(row.strikes, self._worker.strikes)
         if not self._directory.admit(row.id, alone=alone):
             return False
-        hints = Hints(stop=self._worker.stopping, proven=lambda: self._directory.proven(row.id))
+        hints = Hints(self._worker.stopping, lambda: self._directory.proven(row.id), self._lend)
         actor = TaskActor.launch(self._worker, row.id, hints)
         self._directory.enter(row.id, actor)
         return True
+
+    @contextmanager
+    def _lend(self) -> Iterator[None]:
+        with self._directory.lend():
+            self._worker.wake.set()
+            yield
 
     def _held_for_code(self) -> list[IndexRow]:
         """List what each new worker looks at again: tasks held for their code, or for rows that could not be read."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
-from actors.context import in_body, refuse_inside_agent
+from actors.context import lend_place, refuse_inside_agent
 from actors.definitions import Agent, find_agent, known_agents
 from actors.info import checked
 from actors.task_log import CLIENT_PATIENCE, Appender, TaskLog
@@ -213,12 +213,8 @@ class TaskRef(Generic[R]):
         InsideTaskError in an agent between its steps; and StoreUnavailableError when the store was away for 30 s.
         """
         refuse_inside_agent("result()", "call it in a step")
-        tree = self._system._tree
-        if tree is not None and in_body():
-            with tree.directory.lend():
-                self._system._wake()
-                return self._wait(timeout)
-        return self._wait(timeout)
+        with lend_place():
+            return self._wait(timeout)
 
     def status(self) -> Status:
         """Give the task's status. Raises UnknownTaskError."""

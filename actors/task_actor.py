@@ -11,21 +11,25 @@ from actors.definitions import Agent
 from actors.event_sourced import EventSourcedActor
 from actors.info import checked
 from actors.worker import Worker
-from domain.errors import FailTask, StepError, UnknownTaskError, UnreadableTaskError, UnstorableValueError
-from domain.events import TaskEvent
+from domain.errors import FailTask, PerdureError, StepError, UnknownTaskError, UnreadableTaskError, UnstorableValueError
+from domain.events import Released, TaskEvent
 from domain.faults import Fault
 from domain.task import DIFFERS, FAILED_STEP, AgentTask
 from domain.values import decode
+from stores import StoreError
 
 
 class AgentCrashError(Exception):
     """Tells the supervisor that something has escaped the agent that is no business of its task: a bug, so far."""
 
     def __init__(self, activation: int, fault: Fault, where: str) -> None:
-        super().__init__(str(fault))
+        super().__init__(activation, fault, where)
         self.activation = activation
         self.fault = fault
         self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.fault}, at {self.where}"
 
 
 class TaskActor(EventSourcedActor):
@@ -78,8 +82,15 @@ class TaskActor(EventSourcedActor):
         outcome = context.run(agent, args, kwargs)
         if outcome.closed is None:
             self._conclude(agent, context, outcome)
-        elif isinstance(outcome.closed.__cause__, Exception):
-            raise outcome.closed.__cause__
+        else:
+            self._tell_why(context.activation, outcome.closed.__cause__)
+
+    def _tell_why(self, activation: int, cause: BaseException | None) -> None:
+        """Tell the supervisor of a failed append: of the store's error as it is, of anything else as of a crash."""
+        if isinstance(cause, StoreError | PerdureError):
+            raise cause
+        if cause is not None:
+            raise AgentCrashError(activation, Fault.of(cause), _where(cause)) from cause
 
     def _input(self) -> tuple[list[Any], dict[str, Any]]:
         given: Any = decode(self.task.input)
@@ -111,7 +122,8 @@ class TaskActor(EventSourcedActor):
     def _conclude_failed_step(self, agent: Agent[..., Any], number: int, error: StepError) -> None:
         assert self.appender is not None  # noqa: S101
         fault = error.fault
-        if agent.on_failure == "hold" and error.path in self.task.steps:
+        record = self.task.steps.get(error.path)
+        if agent.on_failure == "hold" and record is not None and not isinstance(record.outcome, Released):
             details = {"message": str(fault)}
             self.appender.append(lambda task, now: task.hold(number, now, FAILED_STEP, error.path, details))
             return

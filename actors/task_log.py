@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from shlex import quote
 from typing import Any
 
@@ -49,19 +48,20 @@ class Patience:
         self._over = over or threading.Event()
 
     def tries(self) -> Iterator[Callable[[StoreUnavailableError], None]]:
-        """Give, for each try, what to call when the store was away: it waits, or raises the error when patience is
-        out.
+        """Give, for each try, what to call when the store was away.
+
+        It waits, or raises the error when patience is out.
         """
         started, pause = time.monotonic(), FIRST_PAUSE
-        for number in count():
-            if number:
-                pause = min(pause * 2, LONGEST_PAUSE)
 
-            def wait(error: StoreUnavailableError, pause: float = pause) -> None:
-                out = self._limit is not None and time.monotonic() + pause - started > self._limit
-                if out or self._over.wait(pause):
-                    raise error
+        def wait(error: StoreUnavailableError) -> None:
+            nonlocal pause
+            out = self._limit is not None and time.monotonic() + pause - started > self._limit
+            if out or self._over.wait(pause):
+                raise error
+            pause = min(pause * 2, LONGEST_PAUSE)
 
+        while True:
             yield wait
 
 
@@ -145,7 +145,9 @@ class TaskLog(Application[str]):
 
     def _in_use(self, created: Created) -> AgentTask:
         """Settle a spawn under an id that is in use; after a lost acknowledgement it may be our own."""
-        task = self.load(created.originator_id)
+        task = fold(None, self.events.get(created.originator_id, lte=1))
+        if task is None:
+            raise UnknownTaskError(f"task {created.originator_id} was deleted meanwhile", task_id=created.originator_id)
         same = (task.agent, dumps(task.input)) == (created.agent, dumps(created.input))
         if task.birth == created.birth or same:
             return task

@@ -21,6 +21,7 @@ class TaskEvent(HasOriginatorIDVersion[str]):
     TOPIC: ClassVar[str]
     SCHEMA: ClassVar[int] = 1
     FIELDS: ClassVar[tuple[str, ...]]
+    STORED: ClassVar[tuple[str, ...]]
 
     originator_id: str
     originator_version: int
@@ -186,6 +187,7 @@ for _event in EVENTS.values():
     _event.FIELDS = tuple(
         field.name for field in dataclasses.fields(_event) if field.name not in ("originator_id", "originator_version")
     )
+    _event.STORED = ("SCHEMA", *_event.FIELDS)
 
 
 def revive(topic: str, task_id: str, version: int, payload: list[Any]) -> TaskEvent:
@@ -196,11 +198,12 @@ def revive(topic: str, task_id: str, version: int, payload: list[Any]) -> TaskEv
     event_class = EVENTS.get(topic)
     if event_class is None:
         raise ValueError(f"its topic {topic!r} is not known to this version of perdure")
-    if not payload or payload[0] != event_class.SCHEMA or len(payload) != len(event_class.FIELDS) + 1:
+    if not payload or payload[0] != event_class.SCHEMA or len(payload) != len(event_class.STORED):
         raise ValueError(f"it is not a {topic!r} event of schema {event_class.SCHEMA}")
     event = object.__new__(event_class)
     facts = event.__dict__
-    facts.update(zip(event_class.FIELDS, payload[1:], strict=True))
+    facts.update(zip(event_class.STORED, payload))  # noqa: B905  the lengths are compared above
+    del facts["SCHEMA"]
     facts["originator_id"] = task_id
     facts["originator_version"] = version
     return event

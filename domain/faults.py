@@ -79,28 +79,40 @@ def _name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}:{kind.__qualname__}"
 
 
+def _own(error: BaseException, name: str) -> Any:
+    """Read an attribute as `BaseException` keeps it, past whatever the class does about attributes."""
+    return getattr(BaseException, name).__get__(error)
+
+
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return "(the exception cannot be printed)"
 
 
 def _traceback(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
-    except Exception:
-        frames = traceback.format_tb(error.__traceback__)
+    except BaseException:
+        frames = traceback.format_tb(_own(error, "__traceback__"))
         return "".join([*frames, f"{type(error).__qualname__}: {_message(error)}\n"])
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    cause: BaseException | None = _own(error, "__cause__")
+    if cause is None and not _own(error, "__suppress_context__"):
+        cause = _own(error, "__context__")
+    return cause
 
 
 def _causes(error: BaseException) -> tuple[str, ...]:
     seen, texts = {id(error)}, list[str]()
-    cause = error.__cause__ or error.__context__
+    cause = _cause(error)
     while cause is not None and id(cause) not in seen and len(texts) < CHAIN_LIMIT:
         seen.add(id(cause))
         texts.append(_bounded(f"{type(cause).__qualname__}: {_message(cause)}", MESSAGE_LIMIT))
-        cause = cause.__cause__ or cause.__context__
+        cause = _cause(cause)
     return tuple(texts)
 
 

@@ -41,7 +41,7 @@ def look_up(task: AgentTask, path: str, kind: str, name: str, digest: str) -> St
         other = task.places.get((name, digest))
         if other is not None and other != path:
             return Differs(path, f"{kind} {name} with these arguments at position {other}", f"them at {path}")
-        if record.in_doubt:
+        if record.outcome is None:
             return Differs(path, f"{kind} {name} in doubt with other arguments", f"{kind} {name} with new ones")
     return record
 
@@ -80,11 +80,15 @@ def join(scope: str, number: int) -> str:
 
 
 def _absent(task: AgentTask, path: str, asked: str) -> Differs | None:
+    """Check that a new body would be the last thing of the program so far: the log has nothing after it anywhere."""
     if path in task.scopes:
         return Differs(path, "a call of an agent", asked)
-    scope, _, number = path.rpartition("/")
-    if task.scopes.get(scope, 0) > int(number):
-        return Differs(path, f"nothing, but {_describe(task, scope, int(number) + 1)} after it", asked)
+    place = path
+    while place:
+        scope, _, number = place.rpartition("/")
+        if task.scopes.get(scope, 0) > int(number):
+            return Differs(path, f"nothing, but {_describe(task, scope, int(number) + 1)} after it", asked)
+        place = scope
     return None
 
 

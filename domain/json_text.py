@@ -10,6 +10,7 @@ Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
 _write = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 _write_sorted = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False, sort_keys=True).encode
+_read = json.JSONDecoder().decode
 
 
 def dumps(stored: Json) -> str:
@@ -20,7 +21,7 @@ def dumps(stored: Json) -> str:
 def loads(text: str | bytes) -> Json:
     """Read JSON text, the inverse of `dumps`. Raises `ValueError` for anything else."""
     try:
-        stored: Json = json.loads(text)
+        stored: Json = _read(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("the JSON text is nested too deeply") from None
     return stored

@@ -71,6 +71,7 @@ class CrashPlan:
         return self._crash is not None
 
     def reach(self, point: str, **_: object) -> None:
+        """Count a point, and die if it is the one."""
         with self._mutex:
             self.check()
             self.points.append(point)
@@ -88,6 +89,7 @@ class CrashPlan:
         self._crash = self._crash or point
 
     def check(self) -> None:
+        """Raise SimulatedCrash if the process has died already."""
         if self._crash is not None:
             raise SimulatedCrash(self._crash)
 
@@ -108,6 +110,7 @@ class FaultPlan:
     dead = False
 
     def reach(self, point: str, **_: object) -> None:
+        """Fail if the point is one of those to fail and its times are not used up."""
         with self._mutex:
             if self.failed >= self.times or self.point not in (None, point):
                 return

@@ -48,10 +48,12 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         inside: Callable[[], None] | None = None,
     ) -> None:
         check_append(stored_events, entry, expected)
+        insert = self.insert_events_statement
 
         def append(cursor: Any) -> None:
             self._swap(cursor, entry, expected)
-            self._insert_events(cursor, stored_events)
+            for event in stored_events:  # not the library's executemany: most appends are of one row
+                cursor.execute(insert, (event.originator_id, event.originator_version, event.topic, event.state))
             if inside is not None:
                 inside()
 

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from eventsourcing.persistence import InfrastructureFactory, TrackingRecorder
 from eventsourcing.utils import Environment
@@ -30,6 +30,10 @@ class Store(InfrastructureFactory[TrackingRecorder]):
 
     def reach(self, point: str, **facts: object) -> None:
         """Say that a named point is reached: nothing here; a store for crash tests may end the process."""
+
+    def __enter__(self) -> Self:
+        """Give the store itself; it is open already."""
+        return super().__enter__()
 
     @abstractmethod
     def close(self) -> None:

@@ -25,7 +25,15 @@ def seeds(pytestconfig: pytest.Config) -> range:
     return range(int(pytestconfig.getoption("--seeds")))
 
 
+@pytest.fixture(scope="session")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bytecode")
+    with World(folder, folder) as world:
+        world.run(world.write("import tests.scenario_kit"))
+    return folder
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as world:
+def world(tmp_path: Path, bytecode: Path) -> Iterator[World]:
+    with World(tmp_path, bytecode) as world:
         yield world

@@ -94,9 +94,8 @@ def answer(task: TaskRef[Any], timeout: float = TIMEOUT) -> Any:
 class Program:
     """A running program."""
 
-    def __init__(self, command: list[str], folder: Path, errors: Path) -> None:
-        # One cache of bytecode for all worlds of a session, whatever the session itself does: starting is what costs.
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
+    def __init__(self, command: list[str], folder: Path, errors: Path, bytecode: Path) -> None:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(bytecode)}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._errors = errors
         self._heard = b""
@@ -153,10 +152,14 @@ class Program:
 
 
 class World:
-    """A folder with a store, programs and a ledger. Whatever still runs is killed at its end."""
+    """A folder with a store, programs and a ledger. Whatever still runs is killed at its end.
 
-    def __init__(self, folder: Path) -> None:
+    `bytecode` is a folder that worlds share, so that programs start fast whatever the session itself does about it.
+    """
+
+    def __init__(self, folder: Path, bytecode: Path) -> None:
         self.folder = folder
+        self._bytecode = bytecode
         self._programs: list[Program] = []
         self.use("tasks.db")
 
@@ -182,7 +185,7 @@ class World:
     def start(self, program: Path, *args: object) -> Program:
         """Start a program and let it run."""
         errors = self.folder / f"stderr-{len(self._programs)}.txt"
-        started = Program([sys.executable, str(program), *map(str, args)], self.folder, errors)
+        started = Program([sys.executable, str(program), *map(str, args)], self.folder, errors, self._bytecode)
         self._programs.append(started)
         return started
 

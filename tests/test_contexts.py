@@ -210,7 +210,8 @@ def test_a_body_is_told_its_task_place_attempt_and_key(disk: Store) -> None:
         birth = TaskLog(disk).load("t").birth
         assert client.task("t").status() == "completed"
     key = idempotency_key(birth, "1")
-    assert told == [StepInfo("t", "1", "send", attempt, key) for attempt in (1, 2)]
+    assert told == [StepInfo("t", "1", "send", attempt, birth) for attempt in (1, 2)]
+    assert {info.idempotency_key for info in told} == {key}
 
 
 def test_an_agent_is_told_its_task_and_cannot_change_it(disk: Store) -> None:

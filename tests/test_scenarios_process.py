@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from domain.events import Completed, StepStarted, StepSucceeded
-from tests.scenario_kit import World
+from tests.scenario_kit import Program, World
 
 CLIMB = """
     import os
@@ -21,26 +23,53 @@ CLIMB = """
         return sum(climb(number) for number in range(height))
 
     say("ready")
-    while url := hear():
-        with AgentSystem(url) as system:
-            say(system.spawn(climber, 20, id=f"climber-{os.getpid()}").result(timeout=60))
+    while words := hear():
+        height, url = words.split(maxsplit=1)
+        with AgentSystem(url, run=height != "0") as system:
+            task = system.spawn(climber, int(height), id=f"climber-{os.getpid()}")
+            say(task.result(timeout=60) if height != "0" else "open")
 """
 
 
-def test_many_processes_open_a_new_file_at_once_and_each_runs_its_task(world: World, trials: int) -> None:
-    """P23: 8 processes released together on a file that does not exist, a new file each round."""
+@pytest.fixture
+def crowd(world: World) -> Iterator[list[Program]]:
+    """Give 8 running processes; they have to end without a word of complaint."""
     crowd = [world.start(world.write(CLIMB)) for _ in range(8)]
     assert [process.hear() for process in crowd] == ["ready"] * 8
-    for number in range(max(1, trials // 5)):
-        world.use(f"round-{number}.db")
-        for process in crowd:
-            process.say(world.url)
-        assert [process.hear(60) for process in crowd] == ["190"] * 8
-        check_climb(world)
+    yield crowd
     for process in crowd:
         process.say("")
         process.end()
     assert [process.errors for process in crowd] == [""] * 8
+
+
+def release(world: World, crowd: list[Program], height: int) -> list[str]:
+    """Release the crowd on the world's file, which is not there yet, and give what each answers."""
+    assert not world.file.exists()
+    for process in crowd:
+        process.say(f"{height} {world.url}")
+    return [process.hear(60) for process in crowd]
+
+
+def test_many_processes_make_a_new_file_together_and_each_finds_it_whole(
+    world: World, crowd: list[Program], trials: int
+) -> None:
+    """P23, the door alone: clients that open and submit, a new file each round."""
+    for number in range(trials):
+        world.use(f"door-{number}.db")
+        assert release(world, crowd, 0) == ["open"] * 8
+        with world.client() as client:
+            assert len(client.tasks(status="queued")) == 8
+
+
+def test_many_processes_open_a_new_file_at_once_and_each_runs_its_task(
+    world: World, crowd: list[Program], trials: int
+) -> None:
+    """P23: 8 processes released together on a file that does not exist, a new file each round."""
+    for number in range(max(1, trials // 5)):
+        world.use(f"round-{number}.db")
+        assert release(world, crowd, 20) == ["190"] * 8
+        check_climb(world)
 
 
 def check_climb(world: World) -> None:

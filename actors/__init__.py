@@ -4,7 +4,8 @@ What depends on what, each file only on those above it, and on `domain` and `sto
 
     mapper, view                          rows and events; what a person is told
     task_log                              the one place that appends
-    info, definitions, context            what running code is told; @agent, @step; what it calls
+    info, definitions                     what running code is told; @agent, @step
+    activation, call, context             one incarnation and how it closes; one step; what running code calls
     supervised, worker                    actors whose every end is told; what those of one worker share
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
     directory, supervisor, recovery       who is active; what follows an end; what is due

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from actors.context import Hints
+from actors.activation import Hints
 from actors.directory import Directory
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
@@ -134,7 +134,7 @@ class Recovery(SupervisedActor):
             if context is None:
                 continue
             row = self._log.recorder.select_entry(task_id)
-            if row is None or row.birth != context.task.birth or row.activation > context.activation:
+            if row is None or row.birth != context.task.birth or row.activation > context.number:
                 context.closed = context.closed or OwnershipLost(f"task {task_id}: ownership lost")
 
     def _nap(self, pause: float) -> float:

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Self
 
-from actors.context import Context, Hints, Outcome
+from actors.activation import Hints
+from actors.context import Context, Outcome
 from actors.definitions import Agent
 from actors.event_sourced import EventSourcedActor
 from actors.info import checked
@@ -83,7 +84,7 @@ class TaskActor(EventSourcedActor):
         if outcome.closed is None:
             self._conclude(agent, context, outcome)
         else:
-            self._tell_why(context.activation, outcome.closed.__cause__)
+            self._tell_why(context.number, outcome.closed.__cause__)
 
     def _tell_why(self, activation: int, cause: BaseException | None) -> None:
         """Tell the supervisor of a failed append: of the store's error as it is, of anything else as of a crash."""
@@ -101,7 +102,7 @@ class TaskActor(EventSourcedActor):
         """Append what the agent's end means: a value, a failure, a hold; anything else is a crash, for the
         supervisor to decide.
         """
-        number, error = context.activation, outcome.error
+        number, error = context.number, outcome.error
         append = self.appender.append if self.appender else None
         assert append is not None  # noqa: S101
         if error is None:

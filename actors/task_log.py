@@ -308,7 +308,7 @@ def index_row(task: AgentTask) -> IndexRow:
         task.updated,
         task.due,
         task.worker,
-        task.strikes_if_lost,
+        task.suspicion,
         task.held.reason if task.held is not None else None,
         headline(task),
     )

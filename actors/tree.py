@@ -93,7 +93,7 @@ class SupervisionTree:
             if context is not None:
                 logger.warning("task %s: its body did not end within %g s and is given up", context.task.id, grace)
                 cut_off = [context.body.path] if context.body is not None else []
-                context.appender.append(partial(_passivate, context.activation, cut_off))
+                context.appender.append(partial(_passivate, context.number, cut_off))
 
 
 def _passivate(activation: int, cut_off: list[str], task: AgentTask, now: float) -> list[TaskEvent]:

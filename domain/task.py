@@ -71,6 +71,7 @@ class AgentTask:
         self.activation = 0
         self.worker: str | None = None
         self.strikes = 0
+        self.deaths = 0
         self.steps: dict[str, StepRecord] = {}
         self.latest: StepRecord | None = None
         self.place = ""
@@ -92,6 +93,11 @@ class AgentTask:
     def strikes_if_lost(self) -> int:
         """The strikes that stand if the present activation, where there is one, has died without a mark."""
         return self.strikes + (self.worker is not None)
+
+    @property
+    def suspicion(self) -> int:
+        """Count the strikes that make a suspect: none where no process died, a crash of an agent hurts nobody else."""
+        return self.strikes_if_lost if self.deaths or self.worker is not None else 0
 
     @property
     def doubts(self) -> list[StepRecord]:
@@ -266,6 +272,7 @@ class AgentTask:
 
 def _activated(task: AgentTask, event: Activated) -> None:
     task.strikes = task.strikes_if_lost
+    task.deaths += task.worker is not None
     task.activation = event.number
     task.worker = event.worker
     task.due = event.timestamp
@@ -277,7 +284,7 @@ def _started(task: AgentTask, event: StepStarted) -> None:
 
 def _finished(task: AgentTask, event: StepSucceeded | StepFailed) -> None:
     task.place = f"step {event.path} {event.name}"
-    task.strikes = 0
+    task.strikes = task.deaths = 0
 
 
 def _restarted(task: AgentTask, event: Restarted) -> None:
@@ -293,7 +300,7 @@ def _held(task: AgentTask, event: Held) -> None:
 
 
 def _released(task: AgentTask, event: Released) -> None:
-    task.held, task.strikes, task.due = None, 0, event.timestamp
+    task.held, task.strikes, task.deaths, task.due = None, 0, 0, event.timestamp
 
 
 def _ended(task: AgentTask, event: Completed | Failed) -> None:

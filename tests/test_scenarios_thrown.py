@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors import agent, step
-from actors.context import Hints
+from actors.activation import Hints
 from actors.definitions import find_agent, known_agents
 from actors.supervised import Down
 from actors.task_actor import AgentCrashError, TaskActor

@@ -10,7 +10,7 @@ Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
 _write = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 _write_sorted = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False, sort_keys=True).encode
-_read = json.JSONDecoder().decode
+_read = json.JSONDecoder().raw_decode
 
 
 def dumps(stored: Json) -> str:
@@ -21,9 +21,13 @@ def dumps(stored: Json) -> str:
 def loads(text: str | bytes) -> Json:
     """Read JSON text, the inverse of `dumps`. Raises `ValueError` for anything else."""
     try:
-        stored: Json = _read(text if isinstance(text, str) else text.decode())
+        text = text if isinstance(text, str) else text.decode()
+        stored: Json
+        stored, end = _read(text)
     except RecursionError:
         raise ValueError("the JSON text is nested too deeply") from None
+    if end != len(text):
+        raise ValueError(f"the JSON text ends at character {end} of {len(text)}")
     return stored
 
 

@@ -34,7 +34,8 @@ CLIMB = """
 @pytest.fixture
 def crowd(world: World) -> Iterator[list[Program]]:
     """Give 8 running processes; they have to end without a word of complaint."""
-    crowd = [world.start(world.write(CLIMB)) for _ in range(8)]
+    program = world.write(CLIMB)
+    crowd = [world.start(program) for _ in range(8)]
     assert [process.hear() for process in crowd] == ["ready"] * 8
     yield crowd
     for process in crowd:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from actors.task_actor import TaskActor
+from domain.retry import restart_delay
 
 
 class Directory:
@@ -21,12 +23,13 @@ class Directory:
         self._lent = 0
         self._suspect: str | None = None
         self._actors: dict[str, TaskActor | None] = {}
+        self._falls: dict[str, tuple[int, float]] = {}
         self._changed = threading.Condition()
 
     def admit(self, task_id: str, *, alone: bool = False) -> bool:
         """Take a place for a task, if there is one."""
         with self._changed:
-            if task_id in self._actors or self.free() <= 0 or (alone and self._actors):
+            if task_id in self._actors or self.free() <= 0 or (alone and len(self._actors) > self._lent):
                 return False
             self._actors[task_id] = None
             if alone:
@@ -39,13 +42,21 @@ class Directory:
             if task_id in self._actors:
                 self._actors[task_id] = actor
 
-    def leave(self, task_id: str) -> None:
-        """Give a place back."""
+    def leave(self, task_id: str, *, fell: bool = False) -> None:
+        """Give a place back; one that fell by no fault of its agent's rests a little longer each time."""
         with self._changed:
             self._actors.pop(task_id, None)
+            falls, _ = self._falls.pop(task_id, (0, 0.0))
+            if fell:
+                self._falls[task_id] = falls + 1, time.monotonic() + restart_delay(falls + 1)
             if self._suspect == task_id:
                 self._suspect = None
             self._changed.notify_all()
+
+    def rests(self, task_id: str) -> bool:
+        """Tell whether a task that fell is still to be left alone."""
+        with self._changed:
+            return self._falls.get(task_id, (0, 0.0))[1] > time.monotonic()
 
     def proven(self, task_id: str) -> None:
         """Let others in again: the suspect has got somewhere."""

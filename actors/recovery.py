@@ -74,7 +74,7 @@ class Recovery(SupervisedActor):
             started += again(row)
             self._second_looks.popleft()
         for row in self._ready(len(hosted)):
-            if row.id not in hosted:
+            if row.id not in hosted and not self._directory.rests(row.id):
                 if not self._start(row):
                     break
                 started += 1

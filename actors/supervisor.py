@@ -57,7 +57,7 @@ class Supervisor(pykka.ThreadingActor):
                 logger.error("the end of %s could not be answered; its log decides", down.name, exc_info=error)
         finally:
             if isinstance(down.actor, TaskActor):
-                self._directory.leave(down.name)
+                self._directory.leave(down.name, fell=_fell(down.error))
                 self._place_free(down.name)
 
     def _answer(self, down: Down, error: BaseException) -> None:
@@ -84,6 +84,11 @@ class Supervisor(pykka.ThreadingActor):
             "task %s: agent %s crashed at %s: %s; %s", actor.name, actor.task.agent, crash.where, crash.fault,
             _verdict(event), exc_info=crash.__cause__,
         )  # fmt: skip
+
+
+def _fell(error: BaseException | None) -> bool:
+    """Tell whether an actor ended by what is no crash of its agent: no event says when it is due again."""
+    return error is not None and not isinstance(error, AgentCrashError | OwnershipLost | SimulatedCrash)
 
 
 def _verdict(event: TaskEvent) -> str:

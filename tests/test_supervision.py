@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from actors.recovery import Recovery
 from actors.task_log import Appender, TaskLog
 from domain.events import Activated, Held, Passivated, Released, Restarted, StepFailed, StepStarted, StepSucceeded
 from domain.retry import restart_delay
-from stores import Store, open_store
+from stores import Store, StoreCorruptError, open_store
 
 names = itertools.count()
 SOON = 10
@@ -409,20 +410,9 @@ def test_a_task_held_for_its_code_is_tried_again_once_per_worker_and_nothing_wri
         assert log.load("t").version == held
     new_agent(three, name)
     with AgentSystem(store) as system:
-        wait_until_not_held(system.task("t"))
         assert system.task("t").result(timeout=SOON) == "new"
         assert topics(system.task("t"))[held : held + 2] == ["Released", "Activated"]
     assert calls == ["new"]
-
-
-def wait_until_not_held(task: TaskRef[Any]) -> None:
-    """Look until the second look of a new worker has let the task go on."""
-    event = threading.Event()
-    for _ in range(SOON * 100):
-        if task.status() != "held":
-            return
-        event.wait(0.01)
-    raise AssertionError("still held")
 
 
 def test_ten_thousand_deaths_would_not_make_a_restart_wait_longer_than_a_minute() -> None:
@@ -480,3 +470,51 @@ def test_outcomes_and_failures_are_counted_as_getting_somewhere(store: Store) ->
         events = system.task("t").events()
     assert any(isinstance(event, StepFailed) for event in events)
     assert not any(isinstance(event, StepSucceeded) for event in events)
+
+
+def test_an_actor_that_falls_by_no_fault_of_its_agent_is_left_alone_for_a_while(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, falls = TaskLog.load, list[float]()
+
+    def unlucky(self: TaskLog, task_id: str) -> Any:
+        if threading.current_thread().name.startswith("TaskActor") and len(falls) < 3:
+            falls.append(time.monotonic())
+            raise StoreCorruptError("a page is damaged, for a test", url="sqlite:///x")
+        return load(self, task_id)
+
+    monkeypatch.setattr(TaskLog, "load", unlucky)
+
+    def work() -> str:
+        return "done"
+
+    with AgentSystem(store) as system:
+        task = system.spawn(new_agent(work))
+        assert task.result(timeout=SOON) == "done"
+        assert task.describe().activation == 1
+    pauses = [later - earlier for earlier, later in itertools.pairwise(falls)]
+    assert all(pause >= restart_delay(number) for number, pause in enumerate(pauses, start=1))
+
+
+def test_a_crash_of_an_agent_makes_no_suspect_a_death_does(store: Store) -> None:
+    def work() -> None:
+        raise KeyError
+
+    log = TaskLog(store)
+    log.create("crashed", new_agent(work).name, [[], {}], {})
+    log.create("dead", "nobody", [[], {}], {})
+    lose(store, "dead", 2)
+    with AgentSystem(store, strikes=None) as system:
+        wait_for(lambda: system.task("crashed").describe().strikes >= 2)
+    rows = {row.id: row.strikes for row in log.recorder.select_entries()}
+    assert rows["dead"] == 2
+    assert rows["crashed"] == 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    event = threading.Event()
+    for _ in range(SOON * 100):
+        if condition():
+            return
+        event.wait(0.01)
+    raise AssertionError("it never came about")

@@ -17,18 +17,18 @@ What depends on what, each file only on those above it, and on `domain` and `sto
 from __future__ import annotations
 
 from importlib.util import find_spec as _find_spec
-from pathlib import Path as _Path
+from os import path as _path
 
 
 def _guard_names() -> None:
     """Raise ImportError where another package of the same name hides one of ours."""
-    home = _Path(__file__).resolve().parent.parent
+    home = _path.dirname(_path.dirname(_path.realpath(__file__)))
     for name in ("domain", "stores"):
         spec = _find_spec(name)
         found = spec.origin if spec is not None and spec.origin is not None else "no file"
-        if _Path(found).resolve().parent.parent != home:
+        if _path.dirname(_path.dirname(_path.realpath(found))) != home:
             raise ImportError(
-                f"perdure needs its own package {name!r} beside {home / 'actors'}, but Python finds {found}."
+                f"perdure needs its own package {name!r} beside {_path.join(home, 'actors')}, but Python finds {found}."
                 " Rename the other package, or keep its folder off sys.path when perdure is imported"
             )
 

@@ -105,6 +105,7 @@ def run_through_crashes(
     store: str | Store | None = None,
     id: str = "task",
     timeout: float = 30.0,
+    strikes: int | None = None,
 ) -> Run:
     """Run an agent as a task, die where told, start a new system each time, and return what happened.
 
@@ -115,6 +116,7 @@ def run_through_crashes(
         store: a URL, opened anew in each life, or an opened store; by default a new one in memory.
         id: the task's id.
         timeout: seconds that one life may take.
+        strikes: the systems' strike limit; by default none, so that a plan may hold any number of crashes.
 
     Raises AgentBugError where the agent's own code raises what is no business of its task; TimeoutError when a life
     does not end in time.
@@ -126,7 +128,7 @@ def run_through_crashes(
         inner = open_store(disk) if isinstance(disk, str) else disk
         life = CrashingStore(inner, witness, close_inner=isinstance(disk, str))
         try:
-            with AgentSystem(life, strikes=None) as system:
+            with AgentSystem(life, strikes=strikes) as system:
                 _live(system, run, agent, args, id, timeout)
                 return run
         except SimulatedCrash as death:

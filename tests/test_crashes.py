@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from actors import TaskHeldError
 from actors.testing import Run, crash_plans, every_crash_point, run_through_crashes
 from domain.events import StepSucceeded
 from tests import programs
@@ -116,3 +117,23 @@ def test_a_plan_may_hold_any_number_of_crashes(plan: list[int]) -> None:
     crashed = run([["step", "plain", 1], ["step", "plain", 2]], plan, None)
     crashed.check()
     assert strip(crashed.result) == [1, 2]
+
+
+@SOME
+@given(plan=st.lists(st.integers(1, 25), max_size=8), limit=st.integers(1, 4))
+def test_with_a_strike_limit_no_body_is_entered_more_often_than_the_limit_without_an_outcome(
+    plan: list[int], limit: int
+) -> None:
+    programs.world = World()
+    programs.seen.clear()
+    program = [["step", "plain", 1], ["step", "asking", 2], ["step", "plain", 3]]
+    crashed = run_through_crashes(walk, program, plan=plan, strikes=limit)
+    crashed.check()
+    for path in {body.path for body in crashed.bodies}:
+        assert sum(body.path == path for body in crashed.bodies) <= limit
+    if crashed.status == "held":
+        assert isinstance(crashed.error, TaskHeldError)
+        assert crashed.error.reason == "strikes"
+        assert len(crashed.crashes) >= limit
+    else:
+        assert strip(crashed.result) == [1, 2, 3]

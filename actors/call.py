@@ -181,9 +181,7 @@ class StepCall:
 
 
 def _digest(arguments: Any) -> str:
-    """Give the digest of a call's arguments; empty where they cannot be encoded: they are not stored, so they may
-    be anything.
-    """
+    """Give the digest of a call's arguments; empty where they cannot be encoded: not stored, they may be anything."""
     try:
         return digest(encode(arguments))
     except UnstorableValueError:

@@ -65,9 +65,7 @@ def lend_place() -> AbstractContextManager[None]:
 
 
 def refuse_inside_agent(what: str, instead: str) -> None:
-    """Raise InsideTaskError where an agent's code between steps runs: what is done there happens again at each
-    replay.
-    """
+    """Raise InsideTaskError between an agent's steps: what is done there happens again at each replay."""
     if task_info() is not None:
         raise InsideTaskError(f"{what} inside an agent would happen again at each replay: {instead}")
 

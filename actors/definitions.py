@@ -70,8 +70,7 @@ class Step(Generic[P, R]):
         self._check_doubt()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do the step: its recorded value where there is one, else its body, whose outcome is in the log before this
-        returns.
+        """Do the step: give its recorded value, or run its body and record the outcome before this returns.
 
         Raises StepError where the step has failed; OutsideTaskError where no task runs, and NestedStepError inside a
         body: there call the plain function, `.fn`.
@@ -141,9 +140,7 @@ class Agent(Generic[P, R_co]):
         _register(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Call the agent as a plain function: inside an agent its steps are steps of the same task, in a scope of
-        their own.
-        """
+        """Call the agent as a function: inside an agent its steps are steps of the same task, in a scope of their own."""
         caller = current.get()
         if caller is None:
             return self.fn(*args, **kwargs)
@@ -172,19 +169,19 @@ def step(
     label: str | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 def step(fn: Any = None, /, **options: Any) -> Any:
-    """Make a function a step: what it returns is in the log before the agent goes on, and a finished step never runs
-    again.
+    """Make a function a step: its outcome is in the log before the agent goes on, and it never runs again once finished.
 
-    Not guaranteed: that an outside effect happens exactly once. A process that dies between the effect and its record
+    Not guaranteed: that an outside effect happens exactly once, nor that a change which a body makes to its arguments is
+    there after a restart; return what is to last. A process that dies between the effect and its record
     leaves the step *in doubt*, and `on_doubt` says what then: "rerun" (the same idempotency key, the next attempt),
     "hold" (a person decides), or a function `(doubt: Doubt) -> Happened(value) | NotHappened() | Unknown()` that
     finds out.
 
     Args:
-        name: the step's name in the log; by default the function's qualified name. It has to outlive changes of the
-        code. on_doubt: see above. idempotent: the body may always be entered once more; its start is not recorded,
-        which saves a commit a step. label: a text for people, formatted with the arguments, such as "mail to {to}";
-        at most 200 characters are kept.
+        name: the step's name in the log; by default the function's qualified name. It has to outlive changes of code.
+        on_doubt: see above.
+        idempotent: the body may always be entered once more; its start is not recorded, which saves a commit a step.
+        label: a text for people, formatted with the arguments, such as "mail to {to}"; at most 200 characters.
 
     Raises DefinitionError for what cannot be used.
     """
@@ -205,8 +202,8 @@ def agent(fn: Any = None, /, **options: Any) -> Any:
 
     Args:
         name: the agent's name in the log; by default the function's qualified name. Two agents of one name from
-        different files fail. on_failure: what a StepError that leaves the agent does: "fail" ends the task, "hold"
-        parks it for a person.
+            different files fail.
+        on_failure: what a StepError that leaves the agent does: "fail" ends the task, "hold" parks it for a person.
 
     Raises DefinitionError for what cannot be used.
     """

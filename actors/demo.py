@@ -145,8 +145,10 @@ class Played:
 
 
 def demo(console: Console | None = None) -> int:
-    """Play the demo and return the exit code: 0, 1 if a count is not what it claims, 2 if the mail server is not
-    installed, 130 after Ctrl-C. However it ends, but for SIGKILL, its processes and its folder are gone.
+    """Play the demo and give the exit code.
+
+    0; 1 if a count is not what it claims; 2 if the mail server is not installed; 130 after Ctrl-C. However it ends, but
+    for SIGKILL, its processes and its folder are gone.
     """
     if find_spec("aiosmtpd") is None:
         Console(stderr=True, highlight=False).print(MISSING, markup=False, soft_wrap=True)

@@ -12,8 +12,7 @@ from domain.retry import restart_delay
 
 
 class Directory:
-    """The live task actors of one system, at most `limit` at once; a suspect is active alone, until its first new
-    outcome.
+    """The live task actors of one worker, at most `limit` at once; a suspect is alone until its first new outcome.
 
     Safe in all threads. A place is taken before an actor starts, and given back when its end was told.
     """

@@ -50,9 +50,7 @@ class TaskInfo:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A step in doubt, as its `on_doubt` function is asked about it: it began `started` (Unix seconds), and no end
-    is in the log.
-    """
+    """What an `on_doubt` function is told of its step: it began at `started` (Unix seconds), its end is not in the log."""
 
     task_id: str
     path: str

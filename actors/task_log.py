@@ -284,9 +284,7 @@ class Appender:
         raise AssertionError("unreachable")
 
     def _astray(self, conflict: AppendConflictError) -> Exception:
-        """Name a conflict for which the log has no cause: the task was deleted, or its index row is not that of its
-        log.
-        """
+        """Name a conflict for which the log has no cause: the task was deleted, or its index row is astray."""
         task, row = self.task, conflict.found
         if row is None or row.birth != task.birth:
             return UnknownTaskError(f"task {task.id} was deleted while it ran", task_id=task.id)

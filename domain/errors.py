@@ -48,9 +48,7 @@ def _rebuild(cls: type[PerdureError], args: tuple[Any, ...], facts: dict[str, An
 
 
 class OutsideTaskError(PerdureError):
-    """Raised when a step, or what belongs to a task, is called where no task runs; a hand-made thread is such a
-    place.
-    """
+    """Raised when what belongs to a task is called where no task runs; a hand-made thread is such a place."""
 
 
 class NestedStepError(OutsideTaskError):
@@ -149,9 +147,7 @@ class TaskFailedError(TaskError):
 
 
 class TaskHeldError(TaskError):
-    """Raised by `result()` at once when the task is held; `reason` is the kind of hold, the message says what leads
-    out.
-    """
+    """Raised by `result()` when the task is held; `reason` is the kind of hold, the message says what leads out."""
 
     def __init__(self, message: str, *, task_id: str, reason: str) -> None:
         super().__init__(message, task_id=task_id)

@@ -28,9 +28,7 @@ class TaskEvent(HasOriginatorIDVersion[str]):
     timestamp: float
 
     def payload(self) -> list[Any]:
-        """Give what is stored of the event besides its id, version and topic: schema, then the fields in declared
-        order.
-        """
+        """Give what is stored besides id, version and topic: the schema, then the fields in declared order."""
         facts = self.__dict__
         return [self.SCHEMA, *[facts[name] for name in self.FIELDS]]
 

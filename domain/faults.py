@@ -20,9 +20,7 @@ CHAIN_LIMIT = 8
 
 @dataclass(frozen=True)
 class Fault:
-    """What is known of an exception: its class names from itself up to `Exception`, message, traceback text and
-    causes.
-    """
+    """What is known of an exception: the names of its class and of its bases, message, traceback text, causes."""
 
     kinds: tuple[str, ...]
     message: str
@@ -68,9 +66,7 @@ class Fault:
 
 
 def _same(one: str, other: str) -> bool:
-    """Compare two names; one without a module, or of the program's main file, whose module has two names, matches
-    by itself.
-    """
+    """Compare two names; one without a module, or of the main file, whose module has two names, matches by itself."""
     (module, _, name), (other_module, _, other_name) = one.rpartition(":"), other.rpartition(":")
     return name == other_name and (module == other_module or not {module, other_module}.isdisjoint(("", "__main__")))
 

@@ -47,9 +47,7 @@ def look_up(task: AgentTask, path: str, kind: str, name: str, digest: str) -> St
 
 
 def look_up_scope(task: AgentTask, path: str, name: str) -> Differs | None:
-    """Check that a call of an agent inside an agent does not stand where the log has a step; one without steps
-    leaves no trace.
-    """
+    """Check that a call of an agent does not stand where the log has a step; an agent without steps leaves no trace."""
     record = task.steps.get(path)
     if record is None:
         return None

@@ -226,9 +226,7 @@ class AgentTask:
         return [Released(self.id, self.version + 1, now, "", "release", None, by)]
 
     def resolve(self, now: float, path: str, decision: str, value: Any, by: str) -> list[TaskEvent]:
-        """Decide what became of the step in question: it happened with `value`, is to be run again, or is given up
-        (`fail`).
-        """
+        """Decide what became of the step in question: it happened (`value`), is to `rerun`, or is given up (`fail`)."""
         held = self._held()
         if held.reason not in (IN_DOUBT, FAILED_STEP) or held.path != path:
             question = f"step {held.path}" if held.reason in (IN_DOUBT, FAILED_STEP) else "no step"
@@ -390,9 +388,7 @@ def fold(task: AgentTask | None, events: Iterable[TaskEvent]) -> AgentTask | Non
 
 
 def preview(task: AgentTask, events: Iterable[TaskEvent]) -> AgentTask:
-    """Give what the task will be after `events`, all but its steps, and change nothing: its index row follows from
-    it.
-    """
+    """Give what the task will be after `events`, all but its steps, and change nothing; for its index row."""
     after = object.__new__(AgentTask)
     after.__dict__.update(task.__dict__)
     for event in events:

@@ -140,7 +140,7 @@ class Agent(Generic[P, R_co]):
         _register(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Call the agent as a function: inside an agent its steps are steps of the same task, in a scope of their own."""
+        """Call the agent as a function: inside another its steps are steps of the same task, in a scope of their own."""
         caller = current.get()
         if caller is None:
             return self.fn(*args, **kwargs)
@@ -169,13 +169,12 @@ def step(
     label: str | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 def step(fn: Any = None, /, **options: Any) -> Any:
-    """Make a function a step: its outcome is in the log before the agent goes on, and it never runs again once finished.
+    """Make a function a step: its outcome is in the log before the agent goes on; once finished it never runs again.
 
-    Not guaranteed: that an outside effect happens exactly once, nor that a change which a body makes to its arguments is
-    there after a restart; return what is to last. A process that dies between the effect and its record
+    Not guaranteed: that an outside effect happens exactly once. A process that dies between the effect and its record
     leaves the step *in doubt*, and `on_doubt` says what then: "rerun" (the same idempotency key, the next attempt),
     "hold" (a person decides), or a function `(doubt: Doubt) -> Happened(value) | NotHappened() | Unknown()` that
-    finds out.
+    finds out. Nor is what a body changes in its arguments there after a restart: return what is to last.
 
     Args:
         name: the step's name in the log; by default the function's qualified name. It has to outlive changes of code.

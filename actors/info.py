@@ -50,7 +50,7 @@ class TaskInfo:
 
 @dataclass(frozen=True)
 class Doubt:
-    """What an `on_doubt` function is told of its step: it began at `started` (Unix seconds), its end is not in the log."""
+    """What an `on_doubt` function is told of its step: it began at `started` (Unix seconds), no end is in the log."""
 
     task_id: str
     path: str

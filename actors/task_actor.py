@@ -99,7 +99,7 @@ class TaskActor(EventSourcedActor):
         return args, kwargs
 
     def _conclude(self, agent: Agent[..., Any], context: Context, outcome: Outcome) -> None:
-        """Append what the agent's end means: a value, a failure, a hold; anything else is for the supervisor to decide."""
+        """Append what the agent's end means: a value, a failure, a hold; the rest is for the supervisor."""
         number, error = context.number, outcome.error
         append = self.appender.append if self.appender else None
         assert append is not None  # noqa: S101

@@ -102,9 +102,8 @@ class Activation:
         if self._probe:
             self.close(Suspended(str(differs)))
         logger.error("task %s is held: %s", self.task.id, differs)
-        self.hold(
-            DIFFERS, differs.path, {"message": str(differs), "recorded": differs.recorded, "asked": differs.asked}
-        )
+        details = {"message": str(differs), "recorded": differs.recorded, "asked": differs.asked}
+        self.hold(DIFFERS, differs.path, details | {"in_doubt": differs.in_doubt})
 
 
 def from_users_code(error: BaseException) -> BaseException:

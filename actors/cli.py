@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
@@ -21,8 +20,7 @@ from actors.follow import Signals, conclude, run_task
 from actors.system import AgentSystem
 from actors.target import CommandError, load_agent, parse_json, read_arguments
 from actors.task_log import TaskLog
-from actors.view import explain
-from actors.wording import ago, held_text, plain, traceback_text
+from actors.wording import held_text, plain, traceback_text
 from domain.errors import PerdureError, UnknownTaskError, UnreadableTaskError
 from domain.events import Failed, TaskEvent
 from domain.faults import Fault
@@ -103,7 +101,7 @@ def run(
                 complain(error)
                 typer.echo(f"mended, it goes on after: perdure release {plain(quote(id))}", err=True)
                 raise typer.Exit(3) from None
-            code = conclude(task, signals, write)
+            code = conclude(task, signals, write, _options(store))
     raise typer.Exit(code)
 
 
@@ -115,13 +113,12 @@ def _result_only() -> Iterator[Any]:
     """
     sys.stdout.flush()
     saved = os.dup(1)
-    is_terminal = os.isatty(saved)
     os.dup2(2, 1)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
 
     def write(result: Json) -> None:
-        text = json.dumps(result, ensure_ascii=False, indent=2 if is_terminal else None)
+        text = json.dumps(result, ensure_ascii=False)
         with suppress(BrokenPipeError), open(saved, "wb", closefd=False) as out:
             out.write(f"{text}\n".encode())
 
@@ -180,8 +177,9 @@ def show(id: TaskId, store: StoreUrl = DEFAULT_STORE) -> None:
 
     with closing(_existing(store)) as opened:
         task, events, error = _read_log(opened, id)
+        workers = opened.workers.live()
     if task is not None:
-        typer.echo(status_line(task) + "\n")
+        typer.echo(status_line(task, workers) + "\n")
         print_log(events)
     if error is not None:
         sys.stdout.flush()
@@ -189,7 +187,7 @@ def show(id: TaskId, store: StoreUrl = DEFAULT_STORE) -> None:
         typer.echo(f"mended, it goes on after: perdure release {plain(quote(id))}", err=True)
         raise typer.Exit(1)
     if task is not None and task.held is not None:
-        typer.echo("\n" + held_text(task.id, explain(task), ago(task.updated, time.time())))
+        typer.echo("\n" + held_text(task, _options(store)))
     elif task is not None and isinstance(task.ending, Failed):
         fault = Fault.from_data(task.ending.error)
         typer.echo(f"\n{plain(task.id)}  failed  {plain(str(fault))}\n{traceback_text(fault)}")
@@ -207,6 +205,11 @@ def _read_log(store: Store, id: str) -> tuple[AgentTask | None, list[TaskEvent],
     if task is None:
         raise UnknownTaskError(f"there is no task {id!r} in {store.url}", task_id=id)
     return task, events, None
+
+
+def _options(store: str) -> str:
+    """Give the words that a command needs to find the store, where it was named by option."""
+    return "" if store in (DEFAULT_STORE, os.environ.get("PERDURE_STORE")) else f" --store {quote(store)}"
 
 
 def _existing(url: str) -> Store:

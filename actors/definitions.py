@@ -140,7 +140,7 @@ class Agent(Generic[P, R_co]):
         _register(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Call the agent as a function: inside another its steps are steps of the same task, in a scope of their own."""
+        """Call the agent as a function: inside another its steps are of the same task, in a scope of their own."""
         caller = current.get()
         if caller is None:
             return self.fn(*args, **kwargs)
@@ -168,7 +168,15 @@ def step(
     idempotent: bool = False,
     label: str | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
-def step(fn: Any = None, /, **options: Any) -> Any:
+def step(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    on_doubt: OnDoubt = "rerun",
+    idempotent: bool = False,
+    label: str | None = None,
+) -> Any:
     """Make a function a step: its outcome is in the log before the agent goes on; once finished it never runs again.
 
     Not guaranteed: that an outside effect happens exactly once. A process that dies between the effect and its record
@@ -182,9 +190,17 @@ def step(fn: Any = None, /, **options: Any) -> Any:
         idempotent: the body may always be entered once more; its start is not recorded, which saves a commit a step.
         label: a text for people, formatted with the arguments, such as "mail to {to}"; at most 200 characters.
 
+    What a step returns, and what an agent is given and returns, is stored: None, bool, int, float, str, bytes, list,
+    dict, tuple, datetime, UUID and Decimal, nested as you like, up to 4 MiB. Anything else fails the step, naming where
+    it is. A step that raises gives its agent a StepError.
+
     Raises DefinitionError for what cannot be used.
     """
-    return Step(fn, **options) if fn is not None else lambda function: Step(function, **options)
+
+    def decorate(function: Callable[P, R]) -> Step[P, R]:
+        return Step(function, name=name, on_doubt=on_doubt, idempotent=idempotent, label=label)
+
+    return decorate if fn is None else decorate(fn)
 
 
 @overload
@@ -193,7 +209,7 @@ def agent(fn: Callable[P, R], /) -> Agent[P, R]: ...
 def agent(
     *, name: str | None = None, on_failure: Literal["fail", "hold"] = "fail"
 ) -> Callable[[Callable[P, R]], Agent[P, R]]: ...
-def agent(fn: Any = None, /, **options: Any) -> Any:
+def agent(fn: Any = None, /, *, name: str | None = None, on_failure: Literal["fail", "hold"] = "fail") -> Any:
     """Make a function an agent, of which each run is a task that survives its process.
 
     Its code is ordinary, and runs again from the top at each replay: what touches the world, reads a clock or draws a
@@ -203,10 +219,15 @@ def agent(fn: Any = None, /, **options: Any) -> Any:
         name: the agent's name in the log; by default the function's qualified name. Two agents of one name from
             different files fail.
         on_failure: what a StepError that leaves the agent does: "fail" ends the task, "hold" parks it for a person.
+            Any other exception is a bug: the task is restarted, and held at the strike limit.
 
     Raises DefinitionError for what cannot be used.
     """
-    return Agent(fn, **options) if fn is not None else lambda function: Agent(function, **options)
+
+    def decorate(function: Callable[P, R]) -> Agent[P, R]:
+        return Agent(function, name=name, on_failure=on_failure)
+
+    return decorate if fn is None else decorate(fn)
 
 
 _agents: dict[str, Agent[..., Any]] = {}

@@ -18,7 +18,7 @@ import typer
 
 from actors.definitions import Agent
 from actors.system import GRACE, AgentSystem, TaskRef
-from actors.view import clock_time, explain
+from actors.view import clock_time
 from actors.wording import ago, held_text, named, plain, span, traceback_text
 from domain.events import (
     Activated,
@@ -209,8 +209,11 @@ def run_task(agent: Agent[..., Any], arguments: list[Any], task_id: str, store: 
     return follower.task
 
 
-def conclude(task: AgentTask, signals: Signals, write: Callable[[Json], None]) -> int:
-    """Say how the task stands, write its result where it has one, and give the exit code."""
+def conclude(task: AgentTask, signals: Signals, write: Callable[[Json], None], options: str = "") -> int:
+    """Say how the task stands, write its result where it has one, and give the exit code.
+
+    `options` are what a command that is named needs besides, such as the store.
+    """
     if signals.received is not None:
         if task.status in ("queued", "running"):
             say("stopped", "the same command again goes on where it was")
@@ -224,8 +227,9 @@ def conclude(task: AgentTask, signals: Signals, write: Callable[[Json], None]) -
         fault = Fault.from_data(task.ending.error)
         say("failed", f"{plain(task.id)}  {plain(str(fault))}")
         say("", traceback_text(fault))
+        say("", "  it has ended for good: another --id starts a new task")
         return 1
-    say("", held_text(task.id, explain(task), ago(task.updated, time.time())))
+    say("", held_text(task, options))
     return 3
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -88,13 +88,18 @@ def has_worker(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> bool:
     )
 
 
-def status_line(task: AgentTask) -> str:
-    """Give the line above a task's log."""
+WORKER_DIED = "its worker died, the next one goes on"
+
+
+def status_line(task: AgentTask, workers: Collection[str]) -> str:
+    """Give the line above a task's log; `workers` are the ids of the live ones."""
     now = time.time()
+    lost = task.status == "running" and task.worker not in workers
     created = f"{_local(task.created):%Y-%m-%d %H:%M:%S}"
     parts = [
         plain(task.id),
         f"{task.status} {ago(task.updated, now)}" if task.status == "held" else task.status,
+        *([WORKER_DIED] if lost else []),
         f"agent {plain(task.agent)}",
         f"created {created}, {ago(task.created, now)} ago",
         f"{task.activation} activation{'s' if task.activation != 1 else ''}",
@@ -143,7 +148,7 @@ def _where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]], now: float) 
     if row.status == "queued" and row.due is not None and row.due > now:
         return _joined(row.note, f"restarts in {span(row.due - now)}")
     if row.status == "running" and row.owner not in workers:
-        return _joined(row.note, "its worker died, the next one goes on")
+        return _joined(row.note, WORKER_DIED)
     return row.note
 
 
@@ -181,7 +186,7 @@ _VALUES: dict[type[TaskEvent], Callable[[Any], str]] = {
     StepSucceeded: _succeeded,
     StepFailed: _failed,
     Restarted: lambda event: plain(f"restart {event.strikes} after {Fault.from_data(event.error)}"),
-    Passivated: lambda event: plain(f"cut off: {', '.join(event.cut_off)}") if event.cut_off else "",
+    Passivated: lambda event: plain(f"cut off, in doubt: {', '.join(event.cut_off)}") if event.cut_off else "",
     Held: lambda event: plain(_joined(event.reason, str(event.details.get("message", "")))),
     Released: _released,
     Completed: lambda event: json_text(event.value),

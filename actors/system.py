@@ -61,7 +61,7 @@ class AgentSystem:
     Args:
         store: a URL ("sqlite:///relative.db", "sqlite:////absolute.db", "memory:"), or a store, which then stays open.
         run: False makes a client, which spawns, reads and decides, but runs nothing.
-        max_active: tasks run at once; the rest wait as rows.
+        max_active: how many tasks may run at the same time; the rest wait as rows.
         strikes: crashes in a row at which a task is held; None for no limit.
         grace: seconds that bodies have to end when the system closes; what has not ended then is in doubt.
         only: the id of the one task that this worker may run.

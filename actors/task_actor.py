@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import traceback
 from collections.abc import Callable
 from typing import Any, Self
 
+import domain
+import stores
 from actors.activation import Hints
 from actors.context import Context, Outcome
 from actors.definitions import Agent
@@ -131,8 +135,13 @@ class TaskActor(EventSourcedActor):
 
 
 def _where(error: BaseException) -> str:
-    """Name the file and line from which an exception came: the innermost frame."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "nowhere"
+    """Name the file and line from which an exception came: the innermost frame that is not perdure's own."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    users = [place for place in frames if os.path.dirname(place[0]) not in _OURS]
+    file, line = (users or frames or [("nowhere", 0)])[-1]
+    return f"{file}:{line}"
+
+
+_OURS = {os.path.dirname(os.path.abspath(module.__file__ or "")) for module in (domain, stores)} | {
+    os.path.dirname(__file__)
+}

@@ -49,15 +49,22 @@ class BodyRun:
 
 @dataclass
 class Run:
-    """What happened outside, and what is in the log. `result`, or `error` where the task has failed or is held."""
+    """What happened outside, and what is in the log. `error` is set where the task has failed or is held."""
 
-    result: Any = None
+    value: Any = None
     error: TaskError | None = None
     status: str = ""
     bodies: list[BodyRun] = field(default_factory=list)
     events: list[TaskEvent] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
+
+    @property
+    def result(self) -> Any:
+        """Give the agent's value. Raises `error` where the task has failed or is held."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
     @property
     def lives(self) -> int:
@@ -181,7 +188,7 @@ def _live(
 ) -> None:
     task = system.spawn(agent, *args, id=id)
     try:
-        run.result = task.result(timeout)
+        run.value = task.result(timeout)
     except TaskError as error:
         run.error = error
     run.status = task.status()

@@ -23,6 +23,8 @@ from domain.task import AgentTask
 
 logger = logging.getLogger("perdure")
 
+QUIET = 0.5
+"""Seconds that a stop may take before it says what it waits for."""
 LAST_WORD = 1.0
 """Seconds that recovery and the supervisor get to end, once the tasks have."""
 
@@ -79,8 +81,10 @@ class SupervisionTree:
         worker.stopping.set()
         worker.wake.set()
         try:
-            if not self.directory.wait_empty(grace):
-                self._give_up(grace)
+            if not self.directory.wait_empty(min(grace, QUIET)):
+                logger.warning("closing: %d running bodies have %g s to end", len(self.directory.hosted()), grace)
+                if not self.directory.wait_empty(grace - min(grace, QUIET)):
+                    self._give_up(grace)
             self.recovery.actor_stopped.wait(LAST_WORD)
         finally:
             worker.over.set()

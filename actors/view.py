@@ -57,13 +57,13 @@ def describe(task: AgentTask) -> TaskView:
         updated=task.updated,
         version=task.version,
         activation=task.activation,
-        strikes=task.strikes,
+        strikes=task.held.details.get("strikes", task.strikes) if task.held else task.strikes,
         worker=task.worker,
         tags=dict(task.tags),
         steps=tuple(_step(record) for record in task.steps.values()),
         hold=task.held.reason if task.held else None,
         why=explain(task),
-        fault=Fault.from_data(task.ending.error) if isinstance(task.ending, Failed) else None,
+        fault=fault_of(task),
     )
 
 
@@ -76,32 +76,49 @@ def headline(task: AgentTask) -> str:
     return task.place
 
 
-def explain(task: AgentTask) -> str:
-    """Say why a task is held and what leads out, naming only commands that exist; empty where it is not held."""
+def explain(task: AgentTask, options: str = "") -> str:
+    """Say why a task is held and what leads out, naming only commands that exist; empty where it is not held.
+
+    `options` are added to each command, such as the store that it needs.
+    """
     if task.held is None:
         return ""
-    lines = [_hold_headline(task)]
     details: dict[str, Any] = task.held.details
+    lines, release = [_hold_headline(task)], f"perdure release {quote(task.id)}{options}"
     if task.held.reason == IN_DOUBT:
         key = idempotency_key(task.birth, task.held.path)
         answer = details.get("answer")
         lines += [answer] if answer else []
-        lines += [f"it may or may not have happened; idempotency key {key}", *_decisions(task)]
+        lines += [f"it may or may not have happened; idempotency key {key}", *_decisions(task, options)]
     elif task.held.reason == FAILED_STEP:
-        lines += _decisions(task)
+        lines += _decisions(task, options)
+    elif task.held.reason == STRIKES and "where" in details:
+        lines += [details["where"], f"mend it, then    {release}"]
     elif task.held.reason == STRIKES:
         lines += [
-            details.get("where", "its process died each time"),
-            f"mend it, then    perdure release {quote(task.id)}",
+            "its process died each time",
+            f"mend what kills it, or if it was killed from outside just let it go on    {release}",
         ]
     elif task.held.reason == DIFFERS:
-        lines += [
-            "nothing ran. It goes on by itself when a worker starts with code that fits its log",
-            f"try again now    perdure release {quote(task.id)}",
-        ]
+        lines += ["nothing ran. It goes on by itself when a worker starts with code that fits its log"]
+        lines += _decisions(task, options) if task.question else []
+        lines += [f"try again now    {release}"]
     else:
-        lines += [f"mend it, then    perdure release {quote(task.id)}"]
+        lines += [f"mend it, then    {release}"]
     return "\n".join(lines)
+
+
+def fault_of(task: AgentTask) -> Fault | None:
+    """Give the error for which a task has failed or is held, if it was one."""
+    if isinstance(task.ending, Failed):
+        return Fault.from_data(task.ending.error)
+    if task.held is None:
+        return None
+    record = task.steps.get(task.held.path)
+    if task.held.reason == FAILED_STEP and record is not None and isinstance(record.outcome, StepFailed):
+        return Fault.from_data(record.outcome.error)
+    error = task.held.details.get("error")
+    return None if error is None else Fault.from_data(error)
 
 
 def clock_time(moment: float) -> str:
@@ -109,13 +126,14 @@ def clock_time(moment: float) -> str:
     return datetime.fromtimestamp(moment).strftime("%H:%M:%S")  # noqa: DTZ006  a person reads it on this machine
 
 
-def _decisions(task: AgentTask) -> list[str]:
+def _decisions(task: AgentTask, options: str) -> list[str]:
     assert task.held is not None  # noqa: S101
     command = f"perdure resolve {quote(task.id)} {task.held.path}"
+    rerun = [] if task.held.reason == DIFFERS else [f"run it again     {command} --rerun --by YOU{options}"]
     return [
-        f"happened         {command} --value JSON --by YOU",
-        f"run it again     {command} --rerun --by YOU",
-        f"give up          {command} --fail --by YOU",
+        f"happened         {command} --value JSON --by YOU{options}",
+        *rerun,
+        f"give up          {command} --fail --by YOU{options}",
     ]
 
 

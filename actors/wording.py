@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
+from actors.view import explain, fault_of
 from domain.faults import Fault
+from domain.task import AgentTask
 
 _LONGEST = 2_000  # characters of a value that are looked at: no line shows more
 _SPANS = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60, "min"), (1.0, 1, "s"))
@@ -53,11 +56,14 @@ def ago(moment: float, now: float) -> str:
     return span(float(int(now - moment))) if now - moment >= 1 else "0 s"
 
 
-def held_text(task_id: str, why: str, age: str) -> str:
-    """Give the paragraph about a held task: `why` is its explanation, its first line the reason."""
+def held_text(task: AgentTask, options: str = "") -> str:
+    """Give the paragraph about a held task; `options` are what the commands that it names need besides."""
+    age = ago(task.updated, time.time())
     since = "just now" if age == "0 s" else age
-    head, *rest = [plain(line) for line in why.splitlines()] or [""]
-    return "\n".join([f"{plain(task_id)}  held {since}  {head}".rstrip(), *[f"  {line}" for line in rest]])
+    head, *rest = [plain(line) for line in explain(task, options).splitlines()] or [""]
+    fault = fault_of(task)
+    trace = [traceback_text(fault)] if fault is not None and fault.traceback else []
+    return "\n".join([f"{plain(task.id)}  held {since}  {head}".rstrip(), *[f"  {line}" for line in rest], *trace])
 
 
 def traceback_text(fault: Fault) -> str:

@@ -15,11 +15,15 @@ from domain.task import AgentTask
 
 @dataclass(frozen=True)
 class Differs:
-    """Code and log do not fit at a position. `recorded` and `asked` say what each has there."""
+    """Code and log do not fit at a position. `recorded` and `asked` say what each has there.
+
+    `in_doubt` tells that it is a step in doubt with other arguments: a person may say whether it happened.
+    """
 
     path: str
     recorded: str
     asked: str
+    in_doubt: bool = False
 
     def __str__(self) -> str:
         return f"code differs at position {self.path}: the log has {self.recorded}, the code asks for {self.asked}"
@@ -42,7 +46,7 @@ def look_up(task: AgentTask, path: str, kind: str, name: str, digest: str) -> St
         if other is not None and other != path:
             return Differs(path, f"{kind} {name} with these arguments at position {other}", f"them at {path}")
         if record.outcome is None:
-            return Differs(path, f"{kind} {name} in doubt with other arguments", f"{kind} {name} with new ones")
+            return Differs(path, f"{kind} {name} in doubt with other arguments", f"{kind} {name} with new ones", True)
     return record
 
 

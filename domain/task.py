@@ -90,6 +90,14 @@ class AgentTask:
         return "running" if self.worker is not None else "queued"
 
     @property
+    def question(self) -> str | None:
+        """The path of the step for which the task is held, if a person may decide what became of it."""
+        held = self.held
+        if held is None or not (held.reason in (IN_DOUBT, FAILED_STEP) or held.details.get("in_doubt") is True):
+            return None
+        return held.path if held.reason != STRIKES else None
+
+    @property
     def strikes_if_lost(self) -> int:
         """The strikes that stand if the present activation, where there is one, has died without a mark."""
         return self.strikes + (self.worker is not None)
@@ -228,13 +236,15 @@ class AgentTask:
     def resolve(self, now: float, path: str, decision: str, value: Any, by: str) -> list[TaskEvent]:
         """Decide what became of the step in question: it happened (`value`), is to `rerun`, or is given up (`fail`)."""
         held = self._held()
-        if held.reason not in (IN_DOUBT, FAILED_STEP) or held.path != path:
-            question = f"step {held.path}" if held.reason in (IN_DOUBT, FAILED_STEP) else "no step"
+        if path != self.question:
             raise ResolveError(
-                f"task {self.id}: step {path} is not in question: it is held ({held.reason}), and {question} waits"
-                " for a decision",
+                f"task {self.id}: step {path} is not in question: it is held ({held.reason}), and"
+                f" {f'step {self.question}' if self.question else 'no step'} waits for a decision",
                 task_id=self.id,
             )
+        if held.reason == DIFFERS and decision == "rerun":
+            message = f"task {self.id}: step {path} cannot be rerun with other arguments: its idempotency key would lie"
+            raise ResolveError(message, task_id=self.id)
         return [Released(self.id, self.version + 1, now, path, decision, value, by)]
 
     def _held(self) -> Held:

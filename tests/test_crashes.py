@@ -54,7 +54,7 @@ def test_crashes_change_nothing_but_the_number_of_attempts(new_store: Any, progr
     crashed = run(program, plan, new_store())
     crashed.check()
     assert crashed.status == whole.status
-    assert strip(crashed.result) == strip(whole.result)
+    assert strip(crashed.value) == strip(whole.value)
     assert str(crashed.error and crashed.error.args[0])[:40] == str(whole.error and whole.error.args[0])[:40]
     outcomes = [(event.path, event.name) for event in whole.events if event.TOPIC in ("step.succeeded", "step.failed")]  # type: ignore[attr-defined]
     again = [(event.path, event.name) for event in crashed.events if event.TOPIC in ("step.succeeded", "step.failed")]  # type: ignore[attr-defined]

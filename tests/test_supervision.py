@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from actors import AgentSystem, TaskHeldError, TaskRef, agent, step
+from actors import AgentSystem, ResolveError, TaskHeldError, TaskRef, agent, step
 from actors.recovery import Recovery
 from actors.task_log import Appender, TaskLog
 from domain.events import Activated, Held, Passivated, Released, Restarted, StepFailed, StepStarted, StepSucceeded
 from domain.retry import restart_delay
 from stores import Store, StoreCorruptError, open_store
+from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
 
 names = itertools.count()
 SOON = 10
@@ -518,3 +519,54 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
         event.wait(0.01)
     raise AssertionError("it never came about")
+
+
+def test_a_step_in_doubt_whose_arguments_differ_each_time_is_decided_by_a_person_but_never_rerun(store: Store) -> None:
+    calls = itertools.count()
+
+    @step
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    def work() -> str:
+        return pay(next(calls))
+
+    paying = new_agent(work)
+    dying = CrashingStore(store, CrashPlan(1, "body.after"))
+    with pytest.raises(SimulatedCrash), AgentSystem(dying) as system:
+        system.spawn(paying, id="t").result(timeout=SOON)
+    dying.close()
+    with AgentSystem(store) as system:
+        task = system.task("t")
+        with pytest.raises(TaskHeldError, match="in doubt with other arguments") as caught:
+            task.result(timeout=SOON)
+        assert "perdure resolve t 1 --value JSON" in str(caught.value)
+        assert "--rerun" not in str(caught.value)
+        with pytest.raises(ResolveError, match="its idempotency key would lie"):
+            task.resolve("1", rerun=True)
+        task.resolve("1", value="paid 0")
+        assert task.result(timeout=SOON) == "paid 0"
+
+
+def test_a_hold_says_what_a_person_needs_in_text_and_as_facts(store: Store) -> None:
+    @step
+    def push() -> None:
+        raise ConnectionError("host down")
+
+    def work() -> None:
+        push()
+
+    def buggy() -> None:
+        raise KeyError("a bug")
+
+    holding = agent(name=f"agent-{next(names)}", on_failure="hold")(work)
+    with AgentSystem(store, strikes=1) as system:
+        for fn, strikes, kind in ((holding, 0, "ConnectionError"), (new_agent(buggy), 1, "KeyError")):
+            task = system.spawn(fn)
+            with pytest.raises(TaskHeldError):
+                task.result(timeout=SOON)
+            view = task.describe()
+            assert view.strikes == strikes
+            assert view.fault is not None
+            assert view.fault.kind == kind
+            assert "raise" in view.fault.traceback

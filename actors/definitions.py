@@ -87,7 +87,7 @@ class Step(Generic[P, R]):
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """Bind a call's arguments to names, defaults not applied. Raises TypeError as the function itself would."""
         if not kwargs and self._positional is not None and len(args) == len(self._positional):
-            return dict(zip(self._positional, args, strict=True))
+            return dict(zip(self._positional, args))  # noqa: B905  they are as many
         return self._signature.bind(*args, **kwargs).arguments
 
     def label(self, arguments: Mapping[str, Any]) -> str:

@@ -8,12 +8,12 @@ a commit is unknown it looks for its own token, and sends the same rows again on
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from shlex import quote
 from typing import Any
 
@@ -163,7 +163,7 @@ class TaskLog(Application[str]):
         row = self.recorder.select_entry(error.task_id)
         if row is None:
             return
-        held = replace(row, status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
+        held = row._replace(status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
         if held != row:
             logger.error("%s. The task is held; mended, it goes on after: perdure release %s", error, quote(row.id))
             self.recorder.update_index(held, expected=(row.birth, row.head))
@@ -190,7 +190,7 @@ class TaskLog(Application[str]):
             return index_row(self.load(task_id))
         except UnreadableTaskError as error:
             row = old or IndexRow(task_id, "", error.version - 1, 0, "held", "?", 0.0, 0.0, None, None, 0, None, "")
-            return replace(row, status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
+            return row._replace(status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
 
     @contextmanager
     def watch(self, task_id: str) -> Iterator[threading.Event]:
@@ -250,7 +250,7 @@ class Appender:
 
     def _commit(self, events: list[TaskEvent]) -> bool:
         task, log = self.task, self.log
-        token = secrets.token_bytes(TOKEN_SIZE)
+        token = os.urandom(TOKEN_SIZE)
         rows = [log.mapper.to_stored_event(event, birth=task.birth, token=token) for event in events]
         entry = index_row(preview(task, events))
         for away in self._patience.tries():

@@ -64,7 +64,7 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
 
     def _swap(self, cursor: sqlite3.Cursor, entry: IndexRow, expected: Expected) -> None:
         if expected is None:
-            swapped = cursor.execute(task_index.INSERT, task_index.values(entry)).rowcount
+            swapped = cursor.execute(task_index.INSERT, entry).rowcount
         else:
             steady = task_index.steady_values(entry)
             key = (entry.id, *expected)
@@ -85,7 +85,7 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
             ids = [task_id for (task_id,) in cursor.execute(self._select_ids).fetchall()]
             entries.extend(entry for task_id in ids if (entry := row_of(task_id, old.get(task_id))) is not None)
             cursor.execute(task_index.DELETE_ALL)
-            cursor.executemany(task_index.INSERT, [task_index.values(entry) for entry in entries])
+            cursor.executemany(task_index.INSERT, entries)
 
         self.datastore.write(rebuild)
         return entries

@@ -5,15 +5,13 @@ gives the columns no meaning beyond that: what a status is, and when a task is d
 """
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Expected: TypeAlias = tuple[str, int] | None
 """What an append expects to find: (birth, head), or None for no row."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRow:
+class IndexRow(NamedTuple):
     """One task in the index.
 
     `id`, `birth`: which task, and which life of that id. `head`: version of its last event. `activation`:
@@ -37,7 +35,7 @@ class IndexRow:
     note: str = ""
 
 
-COLUMNS = tuple(field.name for field in fields(IndexRow))
+COLUMNS = IndexRow._fields
 _ALL = ", ".join(COLUMNS)
 _STEADY = [name for name in COLUMNS if name not in ("id", "due")]
 
@@ -60,11 +58,6 @@ SELECT = f"SELECT {_ALL} FROM task_index"
 SELECT_ONE = f"{SELECT} WHERE id=?"
 SELECT_NEXT_DUE = "SELECT min(due) FROM task_index WHERE due IS NOT NULL AND due>?"
 SELECT_OWNERS = "SELECT DISTINCT owner FROM task_index WHERE due IS NOT NULL AND owner IS NOT NULL"
-
-
-def values(entry: IndexRow) -> tuple[object, ...]:
-    """Give the row in the order of `COLUMNS`, for `INSERT`."""
-    return astuple(entry)
 
 
 def steady_values(entry: IndexRow) -> tuple[object, ...]:

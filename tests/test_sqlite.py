@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -348,7 +347,7 @@ def test_no_error_of_the_driver_goes_through(store: SQLiteStore) -> None:
     with pytest.raises(PersistenceError):
         store.recorder.insert_events([StoredEvent("a", 2, "topic", object())], entry=row("a", 2), expected=("birth", 1))
     with pytest.raises(PersistenceError):
-        store.recorder.update_index(replace(row("a", 1), note=None), expected=("birth", 1))
+        store.recorder.update_index(row("a", 1)._replace(note=None), expected=("birth", 1))
     with pytest.raises(PersistenceError):
         store.recorder.select_entry(object())
     assert store.recorder.select_entry("a") == row("a", 1)

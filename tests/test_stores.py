@@ -3,7 +3,6 @@
 import pickle
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def row(task_id: str = "a", head: int = 1, **facts: object) -> IndexRow:
     plain = IndexRow(task_id, f"birth-of-{task_id}", head, 0, "queued", "agent", created=1.0, updated=2.0)
-    return replace(plain, **facts)
+    return plain._replace(**facts)
 
 
 def events(task_id: str, *versions: int, state: bytes = b"\x00state\xff") -> list[StoredEvent]:
@@ -73,7 +72,7 @@ def test_an_append_replaces_every_column_of_the_row(store: Store) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(None, None), (None, 1.0), (1.0, None), (1.0, 1.0), (1.0, 2.0)])
 def test_an_append_may_change_when_a_task_is_due(store: Store, before: float | None, after: float | None) -> None:
-    entry = replace(create(store, due=before), head=2, due=after)
+    entry = create(store, due=before)._replace(head=2, due=after)
     store.recorder.insert_events(events("a", 2), entry=entry, expected=(entry.birth, 1))
     assert store.recorder.select_entry("a") == entry
     due = store.recorder.select_ready(9.0, agents=["agent"], busy_owners=[], limit=9)
@@ -110,11 +109,11 @@ def test_an_append_to_a_task_that_is_not_there_is_a_conflict_with_nothing(store:
 
 def test_a_key_that_is_taken_is_an_integrity_error_and_undoes_the_row(store: Store) -> None:
     entry = create(store)
-    store.recorder.insert_events(events("a", 2), entry=replace(entry, head=2), expected=(entry.birth, 1))
+    store.recorder.insert_events(events("a", 2), entry=entry._replace(head=2), expected=(entry.birth, 1))
     store.recorder.rebuild_index(lambda task_id, old: entry)  # the index now says 1, the log has 2
     before = contents(store)
     with pytest.raises(IntegrityError):
-        store.recorder.insert_events(events("a", 2, 3), entry=replace(entry, head=3), expected=(entry.birth, 1))
+        store.recorder.insert_events(events("a", 2, 3), entry=entry._replace(head=3), expected=(entry.birth, 1))
     assert contents(store) == before
 
 
@@ -148,10 +147,10 @@ def test_whatever_inside_raises_undoes_the_append(store: Store, error: type[Base
 
     with pytest.raises(error if isinstance(error, type) else type(error)):
         store.recorder.insert_events(
-            events("a", 2), entry=replace(entry, head=2, due=1.0), expected=(entry.birth, 1), inside=inside
+            events("a", 2), entry=entry._replace(head=2, due=1.0), expected=(entry.birth, 1), inside=inside
         )
     assert contents(store) == before
-    store.recorder.insert_events(events("a", 2), entry=replace(entry, head=2), expected=(entry.birth, 1))
+    store.recorder.insert_events(events("a", 2), entry=entry._replace(head=2), expected=(entry.birth, 1))
 
 
 def test_inside_is_not_called_for_a_conflict(store: Store) -> None:
@@ -172,7 +171,7 @@ def test_inside_is_called_once_and_sees_nothing_of_the_append(store: Store) -> N
 
 def test_the_index_row_alone_changes_by_the_same_compare_and_swap(store: Store) -> None:
     entry = create(store)
-    held = replace(entry, hold="unreadable", note="version 1")
+    held = entry._replace(hold="unreadable", note="version 1")
     store.recorder.update_index(held, expected=(entry.birth, 1))
     assert store.recorder.select_entry("a") == held
     with pytest.raises(AppendConflictError):
@@ -185,7 +184,7 @@ def test_the_index_row_alone_changes_by_the_same_compare_and_swap(store: Store) 
 
 def test_rebuilding_the_index_asks_for_each_id_in_the_log_and_leaves_the_log(store: Store) -> None:
     a, b = create(store, "a"), create(store, "b")
-    store.recorder.rebuild_index(lambda task_id, old: None if task_id == "a" else replace(row("b", 5), note=old.note))
+    store.recorder.rebuild_index(lambda task_id, old: None if task_id == "a" else row("b", 5)._replace(note=old.note))
     assert store.recorder.select_entries() == [row("b", 5)]
     asked = []
     store.recorder.rebuild_index(lambda task_id, old: asked.append((task_id, old)) or {"a": a, "b": b}[task_id])
@@ -423,7 +422,9 @@ entries = st.builds(
     updated=st.just(1.0),
     due=moments,
     owner=owners,
+    strikes=st.integers(0, 3),
     hold=st.none() | st.just("doubt"),
+    note=st.just(""),
 )
 births = st.sampled_from(["x", "y"])
 marks = st.none() | st.tuples(births, heads)
@@ -442,7 +443,7 @@ def perform(store: Store, act: tuple) -> str:
             case ("insert", entry, expected, count):
                 head = expected[1] if expected else 0
                 appended = events(entry.id, *range(head + 1, head + 1 + count))
-                recorder.insert_events(appended, entry=replace(entry, head=head + count), expected=expected)
+                recorder.insert_events(appended, entry=entry._replace(head=head + count), expected=expected)
             case ("update", entry, expected):
                 recorder.update_index(entry, expected=expected)
             case ("replace", rows):

@@ -110,4 +110,4 @@ def _payload(rest: bytes) -> list[Any]:
 
 
 def _birth(rest: bytes) -> str:
-    return str(_payload(rest)[1 + Created.FIELDS.index("birth")])
+    return str(_payload(rest)[Created.STORED.index("birth")])

@@ -47,11 +47,8 @@ class Patience:
         self._limit = limit
         self._over = over or threading.Event()
 
-    def tries(self) -> Iterator[Callable[[StoreUnavailableError], None]]:
-        """Give, for each try, what to call when the store was away.
-
-        It waits, or raises the error when patience is out.
-        """
+    def waiter(self) -> Callable[[StoreUnavailableError], None]:
+        """Give what to call each time the store was away: it waits, longer each time, or raises the error at last."""
         started, pause = time.monotonic(), FIRST_PAUSE
 
         def wait(error: StoreUnavailableError) -> None:
@@ -61,8 +58,7 @@ class Patience:
                 raise error
             pause = min(pause * 2, LONGEST_PAUSE)
 
-        while True:
-            yield wait
+        return wait
 
 
 class TaskLog(Application[str]):
@@ -113,14 +109,14 @@ class TaskLog(Application[str]):
 
         Raises UnknownTaskError, UnreadableTaskError, or the store's errors when patience is out.
         """
-        for away in self.patience.tries():
+        away = self.patience.waiter()
+        while True:
             try:
                 return self.repository.get(task_id, projector_func=fold)
             except AggregateNotFoundError:
                 raise UnknownTaskError(f"there is no task {task_id!r} in {self.store.url}", task_id=task_id) from None
             except StoreUnavailableError as error:
                 away(error)
-        raise AssertionError("unreachable")
 
     def create(self, task_id: str, agent: str, arguments: Any, tags: Any, parent: str = "") -> AgentTask:
         """Make a task, or give the one that has this id with the same agent and input, ended or not.
@@ -132,7 +128,8 @@ class TaskLog(Application[str]):
         task = fold(None, [created])
         assert task is not None  # noqa: S101
         row = self.mapper.to_stored_event(created, birth=created.birth, token=secrets.token_bytes(TOKEN_SIZE))
-        for away in self.patience.tries():
+        away = self.patience.waiter()
+        while True:
             try:
                 self.recorder.insert_events([row], entry=index_row(task), expected=None)
             except AppendConflictError:
@@ -141,7 +138,6 @@ class TaskLog(Application[str]):
                 away(error)
             else:
                 return task
-        raise AssertionError("unreachable")
 
     def _in_use(self, created: Created) -> AgentTask:
         """Settle a spawn under an id that is in use; after a lost acknowledgement it may be our own."""
@@ -253,7 +249,8 @@ class Appender:
         token = os.urandom(TOKEN_SIZE)
         rows = [log.mapper.to_stored_event(event, birth=task.birth, token=token) for event in events]
         entry = index_row(preview(task, events))
-        for away in self._patience.tries():
+        away = self._patience.waiter()
+        while True:
             try:
                 log.recorder.insert_events(rows, entry=entry, expected=(task.birth, task.version))
             except AppendConflictError as conflict:
@@ -268,12 +265,12 @@ class Appender:
             else:
                 fold(task, events)
                 return True
-        raise AssertionError("unreachable")
 
     def _read_on(self) -> list[StoredEvent]:
         """Fold what the log has beyond our state, and give its rows."""
         task, log = self.task, self.log
-        for away in self._patience.tries():
+        away = self._patience.waiter()
+        while True:
             try:
                 rows = list(log.recorder.select_events(task.id, gt=task.version))
             except StoreUnavailableError as error:
@@ -281,7 +278,6 @@ class Appender:
             else:
                 fold(task, log.events.read(rows, task.birth))
                 return rows
-        raise AssertionError("unreachable")
 
     def _astray(self, conflict: AppendConflictError) -> Exception:
         """Name a conflict for which the log has no cause: the task was deleted, or its index row is astray."""

@@ -26,6 +26,9 @@ from stores.lifetime import Resource, forked_error, inherited
 APPLICATION_ID = 0x50455244  # "PERD", in the file's header
 SCHEMA = 1  # `PRAGMA user_version`; raised by whatever an older perdure could not read
 
+PAGE_SIZE = 2048
+"""Bytes of a page in a new file: half of SQLite's own, since a small append writes two or three whole pages."""
+
 _UNAVAILABLE = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_BUSY,
@@ -96,6 +99,8 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
             except StoreError:
                 self._close_unchanged(left_over)
                 raise
+            if is_new:
+                self._writer.execute(f"PRAGMA page_size={PAGE_SIZE}")
             (mode,) = self._writer.execute("PRAGMA journal_mode=WAL").fetchone()
             if mode != "wal":
                 reason = f"no write-ahead log on this file system (journal mode {mode!r})"

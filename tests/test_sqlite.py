@@ -391,8 +391,8 @@ def test_a_damaged_page_is_corrupt_where_it_is_read(path: Path) -> None:
         for head in range(1, 400):
             append(store, "a", head)
     content = bytearray(path.read_bytes())
-    assert len(content) > 6 * 4096
-    content[5 * 4096 :] = b"\xff" * (len(content) - 5 * 4096)
+    assert len(content) > 6 * PAGE_SIZE
+    content[5 * PAGE_SIZE :] = b"\xff" * (len(content) - 5 * PAGE_SIZE)
     path.write_bytes(content)
     with SQLiteStore(str(path)) as store, pytest.raises(StoreCorruptError):
         store.recorder.select_events("a")

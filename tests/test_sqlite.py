@@ -22,6 +22,7 @@ from stores import (
     StoreUnavailableError,
 )
 from stores.file_lock import locked
+from stores.sqlite_file import PAGE_SIZE
 
 TIMEOUT = 30
 ROOT = Path(__file__).parents[1]

@@ -127,9 +127,9 @@ class AgentTask:
     ) -> list[TaskEvent]:
         """Claim the task for a worker; at its strike limit it is held in the same append, and its agent not called.
 
-        `release` also ends a hold. Nothing is decided for a task that has ended, or is held otherwise.
+        `release` also ends a hold for its code. Nothing is decided for a task that has ended, or is held otherwise.
         """
-        if self.ending is not None or (self.held is not None and not release):
+        if self.ending is not None or (self.held is not None and not (release and self.held.reason == DIFFERS)):
             return []
         version, events = self.version, list[TaskEvent]()
         if self.held is not None:
@@ -143,15 +143,7 @@ class AgentTask:
         return events
 
     def start_step(
-        self,
-        activation: int,
-        now: float,
-        path: str,
-        kind: str,
-        name: str,
-        digest: str,
-        label: str,
-        doubt: str,
+        self, activation: int, now: float, path: str, kind: str, name: str, digest: str, label: str, doubt: str
     ) -> list[TaskEvent]:
         """Begin the next attempt at a step; the body runs only after this is in the log."""
         self.guard(activation)
@@ -251,10 +243,8 @@ class AgentTask:
         if self.ending is not None:
             raise TaskEndedError(f"task {self.id} has ended: {self.status}", task_id=self.id, status=self.status)
         if self.held is None:
-            raise ResolveError(
-                f"task {self.id} is not held: it is {self.status}; there is nothing to decide",
-                task_id=self.id,
-            )
+            message = f"task {self.id} is not held: it is {self.status}; there is nothing to decide"
+            raise ResolveError(message, task_id=self.id)
         return self.held
 
     def _strike_facts(self, strikes: int) -> tuple[str, dict[str, Any]]:

@@ -399,6 +399,13 @@ def test_a_release_by_a_worker_clears_the_strikes_before_they_are_counted() -> N
     assert kinds(kept.activate(limit=1, release=True)) == ["Released", "Activated"]
 
 
+@pytest.mark.parametrize("reason", [IN_DOUBT, STRIKES, FAILED_STEP, UNREADABLE])
+def test_a_hold_that_waits_for_a_person_is_released_by_no_worker(reason: str) -> None:
+    kept = running()
+    kept.hold(reason)
+    assert kept.activate(release=True) == []
+
+
 @pytest.mark.parametrize("reason", [DIFFERS, STRIKES])
 def test_a_release_lets_it_go_on_with_no_strikes(reason: str) -> None:
     kept = running()
@@ -542,8 +549,9 @@ class AnyLife(RuleBasedStateMachine):
     def claim(self, release: bool) -> None:
         task = self.kept.task
         status, number = task.status, task.activation
+        for_code = task.held is not None and task.held.reason == DIFFERS
         events = self.kept.activate(self.limit, release=release)
-        may = status in ("queued", "running") or (status == "held" and release)
+        may = status in ("queued", "running") or (for_code and release)
         assert bool(events) == may
         assert task.activation == number + may
 

@@ -5,6 +5,7 @@ What is a result goes to standard output, everything else to standard error.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ from domain.errors import PerdureError, UnknownTaskError, UnreadableTaskError
 from domain.events import Failed, TaskEvent
 from domain.faults import Fault
 from domain.task import AgentTask, Status, fold
-from domain.values import Json
+from domain.values import Json, decode
 from stores import Store, StoreError, open_store
 
 DEFAULT_STORE = "sqlite:///perdure.db"
@@ -52,8 +53,15 @@ By = Annotated[
 
 def main() -> None:
     """Run the command line; errors of ours are one line, and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="perdure")
+    except OSError as error:
+        with suppress(OSError):
+            complain(error)
+        os._exit(os.EX_IOERR)  # not by way of a flush that fails again
     except (CommandError, PerdureError, StoreError) as error:
         complain(error)
         sys.exit(2)
@@ -86,7 +94,7 @@ def run(
     and runs nothing. Where another process runs the task, this one follows. Arguments that begin with a dash come
     last, after `--`.
 
-    Exit code: 0 completed, 1 failed, 2 not run, 3 held, 130 or 143 stopped by a signal.
+    Exit code: 0 completed, 1 failed, 2 not run, 3 held, 74 not told for want of room, 130 or 143 stopped by a signal.
     """
     signals = Signals()
     signals.install()
@@ -119,7 +127,7 @@ def _result_only() -> Iterator[Any]:
 
     def write(result: Json) -> None:
         text = json.dumps(result, ensure_ascii=False)
-        with suppress(BrokenPipeError), open(saved, "wb", closefd=False) as out:
+        with open(saved, "wb", closefd=False) as out:
             out.write(f"{text}\n".encode())
 
     try:
@@ -267,10 +275,15 @@ def release(id: TaskId, by: By = None, store: StoreUrl = DEFAULT_STORE) -> None:
 
 
 def _json(text: str) -> Any:
+    """Read a value as `run` prints one: JSON, in which a tag stands for what JSON has no word for."""
     try:
-        return parse_json(text)
+        parsed = parse_json(text)
     except ValueError:
         raise CommandError(f"--value takes JSON, and {text!r} is none; a text has quotes: --value '\"…\"'") from None
+    try:
+        return decode(parsed)
+    except ValueError as error:
+        raise CommandError(f"--value {text}: {error}") from None
 
 
 def _what_next(store: Store, id: str) -> str:

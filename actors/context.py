@@ -89,7 +89,7 @@ class Context(Activation):
             outcome = Outcome(error=from_users_code(error))
         finally:
             current.reset(token)
-        if self.closed is None and isinstance(outcome.error, StepError | FailTask | None):
+        if self.closed is None and (outcome.error is None or issubclass(type(outcome.error), StepError | FailTask)):
             with suppress(BaseException):
                 self._end_scope()
         return Outcome(outcome.value, outcome.error, self.closed)

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -266,7 +266,8 @@ def say(word: str, text: str) -> None:
     """Print a line on standard error: its first word, coloured on a terminal, and the rest."""
     head = typer.style(f"{word:<8}  ", fg=_COLOURS.get(word)) if word else ""
     if head or text:
-        typer.echo(head + text, err=True)
+        with suppress(OSError):  # whether anybody can read it decides nothing about the task
+            typer.echo(head + text, err=True)
 
 
 def _folded(task: AgentTask | None, events: list[TaskEvent]) -> AgentTask:

@@ -66,7 +66,7 @@ class Recovery(SupervisedActor):
         if self._second_looks is None:
             self._second_looks = deque(self._held_for_code())
         hosted = self._directory.hosted()
-        self._compare_heads(hosted)
+        self._look_after(hosted)
         started = 0
         while self._second_looks and self._directory.free() > 0:
             row = self._second_looks[0]
@@ -120,22 +120,23 @@ class Recovery(SupervisedActor):
 
     def _look_again(self, row: IndexRow) -> bool:
         try:
-            return self._log.mended(row)
+            return self._log.mended(row, by_a_person=False)
         except (PerdureError, StoreError):
             return False
 
-    def _compare_heads(self, hosted: dict[str, TaskActor | None]) -> None:
-        """Tell an actor whose task has a newer activation that it has lost it; its next body does not start."""
+    def _look_after(self, hosted: dict[str, TaskActor | None]) -> None:
+        """See that others find our lock, and that our tasks are still ours; a lost one starts no further body."""
         if time.monotonic() < self._next_compare:
             return
         self._next_compare = time.monotonic() + LONGEST_POLL
+        self._worker.keep_lock()
         for task_id, actor in hosted.items():
             context = actor.context if actor is not None else None
-            if context is None:
+            if context is None or context.closed is not None:
                 continue
             row = self._log.recorder.select_entry(task_id)
             if row is None or row.birth != context.task.birth or row.activation > context.number:
-                context.closed = context.closed or OwnershipLost(f"task {task_id}: ownership lost")
+                context.closed = OwnershipLost(f"task {task_id}: ownership lost to another worker")
 
     def _nap(self, pause: float) -> float:
         """Seconds until the next look: the pause, or less where a task is due before."""

@@ -144,12 +144,12 @@ def _status(row: IndexRow, now: float) -> str:
 def _where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]], now: float) -> str:
     """Say where a task is, why it is held or has failed, or for what it waits."""
     if row.status == "queued" and not has_worker(row, workers):
-        return _joined(row.note, "no live worker knows this agent")
+        return _joined(str(row.note), "no live worker knows this agent")
     if row.status == "queued" and row.due is not None and row.due > now:
-        return _joined(row.note, f"restarts in {span(row.due - now)}")
+        return _joined(str(row.note), f"restarts in {span(row.due - now)}")
     if row.status == "running" and row.owner not in workers:
-        return _joined(row.note, WORKER_DIED)
-    return row.note
+        return _joined(str(row.note), WORKER_DIED)
+    return str(row.note)
 
 
 def _joined(*parts: str) -> str:

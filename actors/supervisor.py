@@ -50,7 +50,9 @@ class Supervisor(pykka.ThreadingActor):
         Whatever goes wrong in the answer is reported, and the task's place is given back all the same.
         """
         try:
-            if down.error is not None and not isinstance(down.error, OwnershipLost | SimulatedCrash):
+            if isinstance(down.error, OwnershipLost):
+                logger.warning("%s; nothing more of it is written here", down.error)
+            elif down.error is not None and not isinstance(down.error, SimulatedCrash):
                 self._answer(down, down.error)
         except BaseException as error:
             if not self._worker.over.is_set() and not isinstance(error, OwnershipLost | SimulatedCrash):
@@ -64,8 +66,7 @@ class Supervisor(pykka.ThreadingActor):
         if isinstance(error, AgentCrashError) and isinstance(down.actor, TaskActor):
             self._strike(down.actor, error)
         elif isinstance(error, StoreUnavailableError):
-            if not self._worker.over.is_set():
-                logger.warning("%s stopped, the store is away: %s", down.name, error)
+            logger.warning("task %s stopped; what it did last may not be stored: %s", down.name, error)
         elif not self._worker.over.is_set():
             logger.error("%s ended by an error that is not its agent's", down.name, exc_info=error)
             if not isinstance(down.actor, TaskActor) and not self._worker.over.wait(FIRST_DELAY):

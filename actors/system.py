@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import getpass
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Self, TypeVar, TypeVarTuple
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple, get_args
 
 from actors.context import lend_place, refuse_inside_agent
 from actors.definitions import Agent, find_agent, known_agents
@@ -20,6 +21,7 @@ from domain.errors import (
     DefinitionError,
     InvalidTaskIdError,
     PerdureError,
+    SystemClosedError,
     TaskFailedError,
     TaskHeldError,
     UnknownTaskError,
@@ -41,6 +43,7 @@ GRACE = 10.0
 """Seconds that a stopping worker gives running bodies to end."""
 FIRST_POLL, LONGEST_POLL = 0.05, 0.5
 """Seconds between two looks of a waiting `result()`."""
+NOT_GIVEN: Any = object()
 ID_LIMIT = 200
 """Characters that a task's id may have."""
 
@@ -77,8 +80,12 @@ class AgentSystem:
         grace: float = GRACE,
         only: str | None = None,
     ) -> None:
-        if max_active < 1 or (strikes is not None and strikes < 1) or grace < 0:
-            raise ValueError("max_active and strikes are at least 1, and grace is not negative")
+        if not isinstance(store, str | Store):
+            raise TypeError(f"a store is a URL, such as 'sqlite:///tasks.db', or an opened store, not {store!r}")
+        if type(max_active) is not int or max_active < 1 or (strikes is not None and strikes < 1):
+            raise ValueError("max_active and strikes are whole numbers from 1")
+        if not (math.isfinite(grace) and grace >= 0):
+            raise ValueError("grace is a number of seconds, finite and not negative")
         self._given = store
         self._run = run
         self._max_active = max_active
@@ -93,7 +100,8 @@ class AgentSystem:
     # ------------------------------------------------------------------ life
 
     def __enter__(self) -> Self:
-        """Open the store and, for a worker, start its supervision tree."""
+        """Open the store and, for a worker, start its supervision tree. Raises the store's errors, InsideTaskError."""
+        refuse_inside_agent("opening an AgentSystem", "open it in a step, or outside")
         if self._log is not None:
             raise RuntimeError("an AgentSystem is opened once; make another")
         store = open_store(self._given) if isinstance(self._given, str) else self._given
@@ -122,6 +130,7 @@ class AgentSystem:
         A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored.
         Calling it again does nothing.
         """
+        refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
         if self._log is None or self._closed:
             return
         self._closed = True
@@ -132,9 +141,13 @@ class AgentSystem:
         finally:
             if isinstance(self._given, str):
                 self._log.store.close()
+            else:
+                self._given.hurry(on=False)
 
     def _opened(self) -> TaskLog:
-        if self._log is None or self._closed:
+        if self._closed:
+            raise SystemClosedError("this AgentSystem was closed; its tasks go on with the next worker of the store")
+        if self._log is None:
             raise RuntimeError("this AgentSystem is not open: use it in a `with` block")
         return self._log
 
@@ -193,6 +206,8 @@ class AgentSystem:
 
     def tasks(self, *, status: Status | None = None, agent: str | None = None) -> list[TaskRef[Any]]:
         """List the store's tasks, the oldest first."""
+        if status is not None and status not in get_args(Status):
+            raise ValueError(f"there is no status {status!r}: it is one of {', '.join(get_args(Status))}")
         rows = self._opened().recorder.select_entries(status=status and [status], agent=agent)
         return [TaskRef(self, row.id) for row in rows]
 
@@ -237,25 +252,23 @@ class TaskRef(Generic[R]):
         TaskEndedError.
         """
         row, who = self._row(), by or _who()
-        if row.hold == UNREADABLE:
-            held = not self._log.mended(row)
-            if not held:
-                self._system._wake()
-                return
+        if row.hold == UNREADABLE and self._log.mended(row, by_a_person=True):
+            self._system._wake()
+            return
         self._append(lambda task, now: task.release(now, who))
 
     def resolve(
-        self, path: str, *, value: Any = None, rerun: bool = False, fail: bool = False, by: str | None = None
+        self, path: str, *, value: Any = NOT_GIVEN, rerun: bool = False, fail: bool = False, by: str | None = None
     ) -> None:
         """Decide what became of the step in question: it happened, with `value`; or `rerun` it; or give it up (`fail`).
 
         A value is converted by the step's return annotation when it is handed to the agent. Raises ResolveError where
         the task is not held because of this step, TaskEndedError, UnstorableValueError.
         """
-        if rerun and fail:
-            raise ValueError("a step is run again or given up, not both")
+        if (value is not NOT_GIVEN) + rerun + fail != 1:
+            raise ValueError("say one of three: value=…, rerun=True or fail=True")
         decision = "rerun" if rerun else "fail" if fail else "value"
-        encoded, who = checked(value), by or _who()
+        encoded, who = checked(value) if decision == "value" else None, by or _who()
         self._append(lambda task, now: task.resolve(now, path, decision, encoded, who))
 
     @property
@@ -320,8 +333,8 @@ def _unwrap(agent: Any, args: tuple[Any, ...]) -> tuple[Agent[..., Any], tuple[A
     return agent, args, kwargs
 
 
-def _checked_id(id: str) -> str:
-    if not 0 < len(id) <= ID_LIMIT:
+def _checked_id(id: object) -> str:
+    if not isinstance(id, str) or not 0 < len(id) <= ID_LIMIT:
         raise InvalidTaskIdError(f"a task's id has 1 to {ID_LIMIT} characters, not {id!r:.250}", task_id=str(id))
     for index, character in enumerate(id):
         if not character.isprintable():
@@ -331,7 +344,9 @@ def _checked_id(id: str) -> str:
     return id
 
 
-def _checked_tags(tags: Mapping[str, str]) -> Any:
+def _checked_tags(tags: object) -> Any:
+    if not isinstance(tags, Mapping):
+        raise TypeError(f"tags are texts by name, not {tags!r}")
     for name, text in tags.items():
         if type(name) is not str or type(text) is not str:
             raise TypeError(f"tags are texts by name, not {name!r}: {text!r}")

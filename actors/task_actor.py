@@ -6,7 +6,7 @@ import os
 import secrets
 import traceback
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import domain
 import stores
@@ -16,7 +16,15 @@ from actors.definitions import Agent
 from actors.event_sourced import EventSourcedActor
 from actors.info import checked
 from actors.worker import Worker
-from domain.errors import FailTask, PerdureError, StepError, UnknownTaskError, UnreadableTaskError, UnstorableValueError
+from domain.errors import (
+    FailTask,
+    OwnershipLost,
+    PerdureError,
+    StepError,
+    UnknownTaskError,
+    UnreadableTaskError,
+    UnstorableValueError,
+)
 from domain.events import Released, TaskEvent
 from domain.faults import Fault
 from domain.task import DIFFERS, FAILED_STEP, AgentTask
@@ -51,18 +59,21 @@ class TaskActor(EventSourcedActor):
     def live(self) -> None:
         """Run the task as far as it goes. A log that cannot be read is held in the index row and never written to."""
         try:
-            appender = self.rehydrate()
+            agent = self._claimed()
+            if agent is not None:
+                self._run(agent)
         except UnknownTaskError:
             return
         except UnreadableTaskError as error:
             self.worker.log.mark_unreadable(error)
-            return
+
+    def _claimed(self) -> Agent[..., Any] | None:
+        """Read the log and claim the task; None where there is nothing to run."""
+        appender = self.rehydrate()
         agent = self.worker.find(self.task.agent)
         release = self._fits_again(agent)
-        if not appender.append(lambda task, now: self._claim(task, now, release=release)):
-            return
-        if self.task.held is None:
-            self._run(agent)
+        claimed = appender.append(lambda task, now: self._claim(task, now, release=release))
+        return agent if claimed and self.task.held is None else None
 
     def _fits_again(self, agent: Agent[..., Any]) -> bool:
         """Replay a task that is held for its code, read-only, up to the first body: does the code fit its log now?"""
@@ -87,6 +98,8 @@ class TaskActor(EventSourcedActor):
         outcome = context.run(agent, args, kwargs)
         if outcome.closed is None:
             self._conclude(agent, context, outcome)
+        elif isinstance(outcome.closed, OwnershipLost):
+            raise outcome.closed
         else:
             self._tell_why(context.number, outcome.closed.__cause__)
 
@@ -115,9 +128,9 @@ class TaskActor(EventSourcedActor):
                 append(lambda task, now: task.fail(number, now, fault))
             else:
                 append(lambda task, now: task.complete(number, now, value))
-        elif isinstance(error, StepError):
-            self._conclude_failed_step(agent, number, error)
-        elif isinstance(error, FailTask):
+        elif issubclass(type(error), StepError):
+            self._conclude_failed_step(agent, number, cast("StepError", error))
+        elif issubclass(type(error), FailTask):
             append(lambda task, now: task.fail(number, now, Fault.of(error)))
         else:
             raise AgentCrashError(number, Fault.of(error), _where(error)) from error

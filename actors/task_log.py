@@ -18,11 +18,11 @@ from shlex import quote
 from typing import Any
 
 from eventsourcing.application import AggregateNotFoundError, Application
-from eventsourcing.persistence import StoredEvent
+from eventsourcing.persistence import IntegrityError, StoredEvent
 from eventsourcing.utils import Environment, EnvType
 
 from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper, token_of
-from actors.view import headline
+from actors.view import call_text, headline
 from domain.errors import PerdureError, TaskConflictError, UnknownTaskError, UnreadableTaskError
 from domain.events import Created, TaskEvent
 from domain.task import UNREADABLE, AgentTask, fold, preview
@@ -35,6 +35,9 @@ CLIENT_PATIENCE = 30.0
 """Seconds after which a client gives up on a store that is away."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 """Seconds between tries at a store that is away: doubled from the first up to the longest."""
+
+QUIET = 1.0
+"""Seconds that one waits for a store that is away before it is said."""
 
 Decide = Callable[[AgentTask, float], list[TaskEvent]]
 """A decision: the task and the time in seconds of Unix time to events; called again after a conflict."""
@@ -49,13 +52,16 @@ class Patience:
 
     def waiter(self) -> Callable[[StoreUnavailableError], None]:
         """Give what to call each time the store was away: it waits, longer each time, or raises the error at last."""
-        started, pause = time.monotonic(), FIRST_PAUSE
+        started, pause, told = time.monotonic(), FIRST_PAUSE, False
 
         def wait(error: StoreUnavailableError) -> None:
-            nonlocal pause
-            out = self._limit is not None and time.monotonic() + pause - started > self._limit
-            if out or self._over.wait(pause):
+            nonlocal pause, told
+            waited = time.monotonic() - started
+            if (self._limit is not None and waited + pause > self._limit) or self._over.wait(pause):
                 raise error
+            if not told and waited > QUIET:
+                told = True
+                logger.warning("waiting for the store, nothing is lost meanwhile: %s", error)
             pause = min(pause * 2, LONGEST_PAUSE)
 
         return wait
@@ -117,6 +123,14 @@ class TaskLog(Application[str]):
                 raise UnknownTaskError(f"there is no task {task_id!r} in {self.store.url}", task_id=task_id) from None
             except StoreUnavailableError as error:
                 away(error)
+            except (StoreError, PerdureError):
+                raise
+            except Exception as error:
+                raise UnreadableTaskError(
+                    f"task {task_id}: its log cannot be followed: {type(error).__name__}: {error}",
+                    task_id=task_id,
+                    version=0,
+                ) from error
 
     def create(self, task_id: str, agent: str, arguments: Any, tags: Any, parent: str = "") -> AgentTask:
         """Make a task, or give the one that has this id with the same agent and input, ended or not.
@@ -134,6 +148,12 @@ class TaskLog(Application[str]):
                 self.recorder.insert_events([row], entry=index_row(task), expected=None)
             except AppendConflictError:
                 return self._in_use(created)
+            except IntegrityError:
+                raise UnreadableTaskError(
+                    f"task {task_id}: its log is there, its index row is not: the index has to be rebuilt from the log",
+                    task_id=task_id,
+                    version=1,
+                ) from None
             except StoreUnavailableError as error:
                 away(error)
             else:
@@ -149,8 +169,8 @@ class TaskLog(Application[str]):
             return task
         what = f"agent {task.agent}" if task.agent != created.agent else "other input"
         raise TaskConflictError(
-            f"task {task.id} exists already, with {what}: it was spawned as {task.agent}{_inputs(task.input)},"
-            f" asked for is {created.agent}{_inputs(created.input)}. Nothing was changed; choose another id",
+            f"task {task.id} exists already, with {what}: it was spawned as {call_text(task.agent, task.input)}, asked"
+            f" for is {call_text(created.agent, created.input)}. Nothing was changed; choose another id",
             task_id=task.id,
         )
 
@@ -165,11 +185,30 @@ class TaskLog(Application[str]):
             self.recorder.update_index(held, expected=(row.birth, row.head))
         self.hint(row.id)
 
-    def mended(self, row: IndexRow) -> bool:
-        """Look at an unreadable task again, and let it go on where its log can be read. Raises UnreadableTaskError."""
+    def mended(self, row: IndexRow, *, by_a_person: bool) -> bool:
+        """Look at an unreadable task again, and let it go on where its log can be read. Raises UnreadableTaskError.
+
+        A log that ends before its index row says goes on only by a person's word: what is missing may have been done.
+        """
         task = self.load(row.id)
+        if not by_a_person and (task.birth, task.version) != (row.birth, row.head):
+            raise self._astray(row, task)
         self.recorder.update_index(index_row(task), expected=(row.birth, row.head))
         return task.held is None
+
+    def _astray(self, row: IndexRow, task: AgentTask) -> UnreadableTaskError:
+        return UnreadableTaskError(
+            f"task {task.id}: its index row says birth {row.birth} and version {row.head}, its log says birth"
+            f" {task.birth} and ends at version {task.version}: one of them was changed from outside",
+            task_id=task.id,
+            version=task.version + 1,
+        )
+
+    def astray(self, task: AgentTask, row: IndexRow | None) -> PerdureError:
+        """Name a conflict for which the log has no cause: the task was deleted, or its index row is not its log's."""
+        if row is None or self.load(task.id).birth != task.birth:
+            return UnknownTaskError(f"task {task.id} was deleted while it ran", task_id=task.id)
+        return self._astray(row, task)
 
     def rebuild_index(self) -> list[IndexRow]:
         """Rebuild the index from the log, and find what cannot be read by reading. Returns the new rows.
@@ -225,16 +264,22 @@ class Appender:
         self._patience = patience or log.patience
         self._lock = threading.Lock()
 
-    def append(self, decide: Decide) -> list[TaskEvent]:
+    def append(self, decide: Decide, *, turn: float = -1) -> list[TaskEvent]:
         """Decide, commit, fold; after a conflict read on and decide again.
 
-        Returns the events, none where none were decided.
+        Returns the events, none where none were decided. `turn`: seconds to wait while another append is in flight;
+        StoreUnavailableError then.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=turn):
+            message = f"{self.log.store.url}: an append to task {self.task.id} is in flight"
+            raise StoreUnavailableError(message, url=self.log.store.url, reason="in flight")
+        try:
             while True:
                 events = decide(self.task, self.log.now())
                 if not events or self._commit(events):
                     break
+        finally:
+            self._lock.release()
         if self.task.held is not None or self.task.ending is not None:
             self.log.hint(self.task.id)
         return events
@@ -256,7 +301,7 @@ class Appender:
             except AppendConflictError as conflict:
                 found = self._read_on()
                 if not found:
-                    raise self._astray(conflict) from None
+                    raise log.astray(task, conflict.found) from None
                 return token_of(found[0]) == token
             except StoreUnavailableError as error:
                 away(error)
@@ -279,15 +324,6 @@ class Appender:
                 fold(task, log.events.read(rows, task.birth))
                 return rows
 
-    def _astray(self, conflict: AppendConflictError) -> Exception:
-        """Name a conflict for which the log has no cause: the task was deleted, or its index row is astray."""
-        task, row = self.task, conflict.found
-        if row is None or row.birth != task.birth:
-            return UnknownTaskError(f"task {task.id} was deleted while it ran", task_id=task.id)
-        return StoreError(
-            f"task {task.id}: its index row says version {row.head}, its log ends at {task.version}: rebuild the index"
-        )
-
 
 def index_row(task: AgentTask) -> IndexRow:
     """Give the index row that follows from a task's log."""
@@ -306,8 +342,3 @@ def index_row(task: AgentTask) -> IndexRow:
         task.held.reason if task.held is not None else None,
         headline(task),
     )
-
-
-def _inputs(arguments: Any) -> str:
-    text = dumps(arguments)
-    return text if len(text) <= 100 else text[:99] + "…"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,7 @@ from actors.task_log import TaskLog
 from actors.worker import Worker
 from domain.events import TaskEvent
 from domain.task import AgentTask
+from stores import StoreError
 
 logger = logging.getLogger("perdure")
 
@@ -49,7 +51,9 @@ class SupervisionTree:
         find: Callable[[str], Agent[..., Any]],
         agents: Callable[[], Collection[str]],
     ) -> None:
-        self.worker = Worker(f"w{secrets.token_hex(6)}", log, strikes, only, find, agents, self._report)
+        self.worker = Worker(
+            f"w{secrets.token_hex(6)}", log, strikes, only, find, agents, self._report, self._keep_lock
+        )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
         self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._start_recovery)
@@ -62,6 +66,10 @@ class SupervisionTree:
     def _report(self, down: Down) -> None:
         with suppress(ActorDeadError):
             self.supervisor.tell(down)
+
+    def _keep_lock(self) -> None:
+        if not self._lock.keep(self._about()):
+            logger.warning("the lock of this worker was removed and is made again: do not touch the store's .locks")
 
     def _place_free(self, task_id: str) -> None:
         self.worker.log.hint(task_id)
@@ -92,12 +100,18 @@ class SupervisionTree:
             self._lock.release()
 
     def _give_up(self, grace: float) -> None:
-        for actor in self.directory.hosted().values():
+        """Wait for nothing any more, not for bodies nor for the store; mark what was cut off, where the store can."""
+        until = time.monotonic() + LAST_WORD
+        self.worker.log.store.hurry(on=True)
+        self.worker.over.set()
+        self.directory.wait_empty(LAST_WORD / 4)
+        for task_id, actor in self.directory.hosted().items():
             context = actor.context if actor is not None else None
             if context is not None:
-                logger.warning("task %s: its body did not end within %g s and is given up", context.task.id, grace)
-                cut_off = [context.body.path] if context.body is not None else []
-                context.appender.append(partial(_passivate, context.number, cut_off))
+                logger.warning("task %s did not end within %g s: its running step is given up", task_id, grace)
+                cut_off, left = [context.body.path] if context.body is not None else [], until - time.monotonic()
+                with suppress(StoreError):
+                    context.appender.append(partial(_passivate, context.number, cut_off), turn=max(0.0, left))
 
 
 def _passivate(activation: int, cut_off: list[str], task: AgentTask, now: float) -> list[TaskEvent]:

@@ -11,6 +11,10 @@ from domain.events import Failed, Released, StepFailed
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, AgentTask, Status, idempotency_key
+from domain.values import dumps
+
+CALL_LIMIT = 100
+"""Characters of a call's arguments that are shown in a message."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,18 @@ def fault_of(task: AgentTask) -> Fault | None:
     return None if error is None else Fault.from_data(error)
 
 
+def call_text(agent: str, arguments: Any) -> str:
+    """Give the call of an agent as a person would write it; `arguments` are the encoded positional and named ones.
+
+    >>> call_text("buy", [["milk"], {"count": 2}])
+    'buy("milk", count=2)'
+    """
+    args, kwargs = arguments
+    texts = [*map(dumps, args), *(f"{name}={dumps(value)}" for name, value in kwargs.items())]
+    text = ", ".join(texts)
+    return f"{agent}({text if len(text) <= CALL_LIMIT else text[: CALL_LIMIT - 1] + '…'})"
+
+
 def clock_time(moment: float) -> str:
     """Give the local time of day of a moment in seconds of Unix time."""
     return datetime.fromtimestamp(moment).strftime("%H:%M:%S")  # noqa: DTZ006  a person reads it on this machine
@@ -157,6 +173,8 @@ def _last_step(path: str, details: dict[str, Any]) -> str:
     if not path:
         return "before its first step"
     name = f"step {path} {details['name']}" + (f' "{details["label"]}"' if details.get("label") else "")
+    if "where" in details:
+        return f"its log ends at {name}" + (", in doubt" if details.get("in_doubt") else "")
     return f"in {name}" if details.get("in_doubt") else f"after {name}"
 
 

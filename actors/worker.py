@@ -17,6 +17,7 @@ class Worker:
     """One worker of a store: the id by which the log knows it, its limits, and whom its actors tell of their end.
 
     `find` gives the agent of a name, `agents` the names that are known; `only` is the one task that may run, if any.
+    `keep_lock` sees that the worker's lock is still where others look for it.
     `wake` makes recovery look at once; `stopping` says that no new body starts, `over` that nothing is written.
     """
 
@@ -27,6 +28,7 @@ class Worker:
     find: Callable[[str], Agent[..., Any]]
     agents: Callable[[], Collection[str]]
     report: Callable[[Down], None]
+    keep_lock: Callable[[], None]
     wake: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)

@@ -3,6 +3,7 @@
     PerdureError
     ├── OutsideTaskError            a step or `task_info` where no task runs
     │   └── NestedStepError         a step inside the body of another step
+    ├── SystemClosedError           the system was closed meanwhile; its tasks go on with the next worker
     ├── InsideTaskError             a call that an agent may not make between its steps
     ├── DefinitionError             a decorator was given what it cannot use
     ├── UnknownAgentError           no agent of that name is known to this process
@@ -53,6 +54,10 @@ class OutsideTaskError(PerdureError):
 
 class NestedStepError(OutsideTaskError):
     """Raised when a step is called inside the body of a step."""
+
+
+class SystemClosedError(PerdureError):
+    """Raised when a system is used, or a result waited for, that was closed; the tasks are in the store."""
 
 
 class InsideTaskError(PerdureError):

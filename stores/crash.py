@@ -141,6 +141,9 @@ class CrashingStore(Store):
     def reach(self, point: str, **facts: object) -> None:
         self.plan.reach(point, **facts)
 
+    def hurry(self, *, on: bool) -> None:
+        self.inner.hurry(on=on)
+
     def check(self) -> None:
         """Raise SimulatedCrash when dead, StoreClosedError when closed."""
         self.plan.check()
@@ -269,6 +272,10 @@ class _CrashingLock(WorkerLock):
     def update(self, about: About) -> None:
         self._store.check()
         self._lock.update(about)
+
+    def keep(self, about: About) -> bool:
+        self._store.check()
+        return self._lock.keep(about)
 
     def release(self) -> None:
         self._store.check()

@@ -29,6 +29,9 @@ SCHEMA = 1  # `PRAGMA user_version`; raised by whatever an older perdure could n
 PAGE_SIZE = 2048
 """Bytes of a page in a new file: half of SQLite's own, since a small append writes two or three whole pages."""
 
+SLICE = 0.25
+"""Seconds that one wait for another process lasts: between two, a system that has to leave is listened to."""
+
 _UNAVAILABLE = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_BUSY,
@@ -79,6 +82,7 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
         self._gave_up = 0.0  # when a write last found the file locked for all of its time
+        self.hurried = False
         Resource.__init__(self, url)
 
     def open(self) -> bool:
@@ -93,6 +97,12 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
             raise forked_error(self.url)
         with self._errors():
             left_over = _size(self.path + "-wal") > 0
+            if left_over and not _size(self.path):
+                message = (
+                    f"{self.url}: the database is missing or empty, but its write-ahead log {self.path}-wal is there:"
+                    " put the database back, or move that file away too to begin anew"
+                )
+                raise StoreCorruptError(message, url=self.url)
             self._writer = self._connect("rwc")
             try:
                 is_new = self._is_new(self._writer)
@@ -109,7 +119,8 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(os.fsencode(self.path))}?mode={mode}"
-        connection = sqlite3.connect(uri, uri=True, timeout=self.timeout, isolation_level=None, check_same_thread=False)
+        patience = min(self.timeout, SLICE)
+        connection = sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA synchronous=FULL")
             if sys.platform == "darwin":
@@ -173,11 +184,15 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
             raise StoreUnavailableError(f"{self.url}: locked", url=self.url, reason="database is locked")
         if self._writer is None:
             self._writer = self._connect("rw")
-        try:
-            return self._writer.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            self._gave_up = monotonic()
-            raise
+        started = monotonic()
+        while True:
+            try:
+                return self._writer.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                waits = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY and not self.hurried
+                if not waits or monotonic() - started >= self.timeout:
+                    self._gave_up = monotonic()
+                    raise
 
     def _roll_back(self) -> None:
         """End the transaction, if any; a connection that cannot even do that is replaced by a new one."""
@@ -216,6 +231,7 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
     def close(self) -> None:
         """Close both connections, after what runs. May be called again; does nothing in a forked child."""
         if not self.forked:
+            self.hurried = True
             with self._write_lock, self._read_lock:
                 self.closed = True
                 self._close_connections()

@@ -35,6 +35,9 @@ class Store(InfrastructureFactory[TrackingRecorder]):
         """Give the store itself; it is open already."""
         return super().__enter__()
 
+    def hurry(self, *, on: bool) -> None:
+        """Let nothing wait for another process any more, while `on`: who has to leave cannot. Does nothing here."""
+
     @abstractmethod
     def close(self) -> None:
         """Release the worker locks and all that is open. May be called again; later use is an error."""

@@ -9,7 +9,8 @@ import os
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from stores.errors import StoreClosedError
@@ -30,6 +31,10 @@ class WorkerLock(ABC):
     @abstractmethod
     def update(self, about: About) -> None:
         """Replace what the worker says of itself."""
+
+    @abstractmethod
+    def keep(self, about: About) -> bool:
+        """See that others still find the lock, and make it again where it was removed; False says that it was."""
 
     @abstractmethod
     def release(self) -> None:
@@ -83,7 +88,7 @@ class FileWorkers(Workers):
             raise ValueError(f"worker id {worker_id!r}: letters, digits, '-' and '_' only, at most 100")
         with os_errors(self._url, f"make the lock of worker {worker_id}"):
             lock = self._lock_in_place(worker_id, about)
-        worker = _WorkerFile(worker_id, lock, self._held, self._url)
+        worker = _WorkerFile(worker_id, lock, self._held, self._url, partial(self._lock_again, worker_id))
         self._held.add(worker)
         return worker
 
@@ -98,6 +103,10 @@ class FileWorkers(Workers):
             lock.close()
             if not locked and self.is_alive(worker_id):
                 raise ValueError(f"worker id {worker_id!r} is in use")
+
+    def _lock_again(self, worker_id: str, about: About) -> FileLock:
+        os.makedirs(self._folder, exist_ok=True)
+        return self._lock_in_place(worker_id, about)
 
     def is_alive(self, worker_id: str) -> bool:
         return bool(_ID.fullmatch(worker_id)) and self._look(worker_id) is not None
@@ -142,15 +151,31 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 class _WorkerFile(WorkerLock):
-    def __init__(self, worker_id: str, lock: FileLock, held: "set[_WorkerFile]", url: str) -> None:
+    def __init__(
+        self,
+        worker_id: str,
+        lock: FileLock,
+        held: "set[_WorkerFile]",
+        url: str,
+        remake: Callable[[About], FileLock],
+    ) -> None:
         self.id = worker_id
         self._lock = lock
+        self._remake = remake
         self._held = held
         self._url = url
 
     def update(self, about: About) -> None:
         with os_errors(self._url, f"write the lock of worker {self.id}"):
             self._lock.write(json.dumps(dict(about)).encode())
+
+    def keep(self, about: About) -> bool:
+        with os_errors(self._url, f"look after the lock of worker {self.id}"):
+            if self._lock.closed or self._lock.is_in_place():
+                return True
+            lost, self._lock = self._lock, self._remake(about)
+            lost.close()
+            return False
 
     def release(self) -> None:
         try:
@@ -224,6 +249,9 @@ class _MemoryWorker(WorkerLock):
 
     def update(self, about: About) -> None:
         self._workers.update(self.id, about)
+
+    def keep(self, about: About) -> bool:  # noqa: ARG002  nobody can remove it
+        return True
 
     def release(self) -> None:
         self._workers.discard(self.id)

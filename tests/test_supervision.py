@@ -52,7 +52,7 @@ def test_an_agent_that_crashes_is_restarted_with_growing_delays_and_then_held(
 
     with AgentSystem(store) as system:
         task = system.spawn(new_agent(buggy))
-        with pytest.raises(TaskHeldError, match=r"3 crashes in a row, after step 1 .*before") as caught:
+        with pytest.raises(TaskHeldError, match=r"3 crashes in a row, its log ends at step 1 .*before") as caught:
             task.result(timeout=SOON)
     assert f"at {__file__}:" in str(caught.value)
     assert caught.value.reason == "strikes"

@@ -25,7 +25,7 @@ from domain.events import (
 )
 from domain.faults import Fault
 from domain.retry import restart_delay
-from domain.task import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, AgentTask, fold, idempotency_key, preview
+from domain.task import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, UNREADABLE, AgentTask, fold, idempotency_key, preview
 
 BUG = Fault(("ValueError", "Exception", "BaseException"), "no such page")
 OF_ITS_STEPS = {"steps", "latest", "scopes", "places"}

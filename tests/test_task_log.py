@@ -153,7 +153,7 @@ def test_an_id_in_use_with_other_input_is_a_conflict_that_names_both_and_changes
     log.create("order-42", "buy", [[5], {}], {"by": "a"})
     assert log.create("order-42", "buy", [[5], {}], {"by": "b"}).tags == {"by": "a"}
     for agent, other, named in (
-        ("buy", [[6], {}], r"\[\[5\],\{\}\].*\[\[6\],\{\}\]"),
+        ("buy", [[6], {}], r"buy\(5\), asked for is buy\(6\)"),
         ("sell", [[5], {}], "agent buy"),
     ):
         with pytest.raises(TaskConflictError, match=named):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.task_log import Appender, Patience, TaskLog, index_row
@@ -31,6 +31,12 @@ from tests.programs import state
 def store() -> Iterator[Store]:
     with open_store("memory:") as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon: what is tested is what happens then."""
+    monkeypatch.setattr("actors.task_log.FIRST_PAUSE", 0.0005)
 
 
 def away() -> StoreUnavailableError:
@@ -161,7 +167,7 @@ def test_an_id_in_use_with_other_input_is_a_conflict_that_names_both_and_changes
     assert log.load("order-42").version == 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.1, 0.3]))
 def test_whatever_fails_and_whoever_appends_the_state_is_the_fold_of_the_log(seed: int, share: float) -> None:
     draw = random.Random(seed)

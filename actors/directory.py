@@ -52,10 +52,11 @@ class Directory:
                 self._suspect = None
             self._changed.notify_all()
 
-    def rests(self, task_id: str) -> bool:
-        """Tell whether a task that fell is still to be left alone."""
+    def resting(self) -> set[str]:
+        """List the tasks that fell and are still to be left alone."""
         with self._changed:
-            return self._falls.get(task_id, (0, 0.0))[1] > time.monotonic()
+            now = time.monotonic()
+            return {task_id for task_id, (_, until) in self._falls.items() if until > now}
 
     def proven(self, task_id: str) -> None:
         """Let others in again: the suspect has got somewhere."""

@@ -73,14 +73,15 @@ class Recovery(SupervisedActor):
             again = self._look_again if row.hold == UNREADABLE else self._start
             started += again(row)
             self._second_looks.popleft()
-        for row in self._ready(len(hosted)):
-            if row.id not in hosted and not self._directory.rests(row.id):
+        passed_over = hosted.keys() | self._directory.resting()
+        for row in self._ready(len(passed_over)):
+            if row.id not in passed_over:
                 if not self._start(row):
                     break
                 started += 1
         return started
 
-    def _ready(self, hosted: int) -> list[IndexRow]:
+    def _ready(self, passed_over: int) -> list[IndexRow]:
         free = self._directory.free()
         if free <= 0:
             return []
@@ -90,7 +91,7 @@ class Recovery(SupervisedActor):
             due = row is not None and row.due is not None and row.due <= self._log.now()
             return [row] if row is not None and due and self._worker.owns_or_may_take(row.owner) else []
         busy = {owner for owner in recorder.select_owners() if not self._worker.owns_or_may_take(owner)}
-        agents, limit = self._worker.agents(), free + hosted
+        agents, limit = self._worker.agents(), free + passed_over
         return recorder.select_ready(self._log.now(), agents=agents, busy_owners=busy, limit=limit)
 
     def _start(self, row: IndexRow) -> bool:

@@ -570,3 +570,25 @@ def test_a_hold_says_what_a_person_needs_in_text_and_as_facts(store: Store) -> N
             assert view.fault is not None
             assert view.fault.kind == kind
             assert "raise" in view.fault.traceback
+
+
+def test_tasks_that_fall_again_and_again_starve_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = TaskLog.load
+
+    def unlucky(self: TaskLog, task_id: str) -> Any:
+        if threading.current_thread().name.startswith("TaskActor") and task_id.startswith("falls"):
+            raise StoreCorruptError("a page is damaged, for a test", url="sqlite:///x")
+        return load(self, task_id)
+
+    monkeypatch.setattr(TaskLog, "load", unlucky)
+
+    def work() -> str:
+        return "done"
+
+    busy = new_agent(work)
+    with AgentSystem(store, run=False) as client:
+        for number in range(10):
+            client.spawn(busy, id=f"falls{number}")
+        client.spawn(busy, id="sound")
+    with AgentSystem(store, max_active=2) as system:
+        assert system.task("sound").result(timeout=SOON) == "done"

@@ -165,7 +165,7 @@ def test_a_crashing_task_is_answered_for_while_its_neighbours_are_in_a_long_step
 def told_of(log: TaskLog) -> list[Down]:
     """Run task-1 in an actor of its own, and give what its supervisor is told until its thread has ended."""
     told: list[Down] = []
-    worker = Worker("w1", log, 3, None, find_agent, known_agents, told.append)
+    worker = Worker("w1", log, 3, None, find_agent, known_agents, told.append, lambda: None)
     actor = TaskActor.launch(worker, "task-1", Hints())
     assert actor.actor_stopped.wait(10)
     return told

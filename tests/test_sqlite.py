@@ -47,7 +47,7 @@ def say(*words):
 @contextlib.contextmanager
 def process(script: str, *args: object) -> Iterator[subprocess.Popen[str]]:
     """Run the script in a process of its own, and end it with the block."""
-    command = [sys.executable, "-c", PRELUDE + script, *map(str, args)]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + script, *map(str, args)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         try:

@@ -225,7 +225,7 @@ REFUSED = [
     (1j, "complex"),
     (date(2026, 1, 1), "datetime.date"),
     (timedelta(1), "datetime.timedelta"),
-    (PurePosixPath("a"), "pathlib.PurePosixPath"),
+    (PurePosixPath("a"), "PurePosixPath"),
     (range(3), "range"),
     (int, "type"),
     (datetime(2026, 1, 1, tzinfo=LocalZone()), "datetime.datetime"),

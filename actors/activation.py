@@ -22,6 +22,10 @@ running_body: ContextVar[StepInfo | None] = ContextVar("perdure_body", default=N
 """The step whose body runs in this context, also in threads to which the body has copied it."""
 
 
+class StopAsked(Exception):  # noqa: N818  control flow, caught where it is raised for
+    """Undoes the record of a start that no body may follow: the activation was asked to stop meanwhile."""
+
+
 @dataclass
 class Hints:
     """What a running activation and its surroundings tell each other, past the mailbox that its agent keeps busy.
@@ -62,12 +66,22 @@ class Activation:
         """Close for good: from now on every call raises `reason`."""
         if self.closed is None:
             self.closed = reason
-        raise self.closed
+        raise self.closed.with_traceback(None)
 
-    def append(self, decide: Decide) -> None:
-        """Append for this activation; whatever keeps it from being written closes the context."""
+    def unless_stopped(self) -> None:
+        """Undo the transaction in which it is called if the activation is asked to stop. Raises StopAsked."""
+        if self.hints.stop.is_set():
+            raise StopAsked
+
+    def append(self, decide: Decide, *, inside: Callable[[], None] | None = None) -> None:
+        """Append for this activation; whatever keeps it from being written closes the context.
+
+        `inside` is called in the transaction; where it raises StopAsked, nothing is written and the activation stops.
+        """
         try:
-            self.appender.append(decide)
+            self.appender.append(decide, inside=inside)
+        except StopAsked:
+            self.before_body()
         except Exception as error:
             stop = Suspended(f"task {self.task.id}: nothing more can be written: {error}")
             stop.__cause__ = error

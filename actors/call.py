@@ -64,7 +64,8 @@ class StepCall:
             activation.append(
                 lambda task, now: task.start_step(
                     activation.number, now, path, "step", step.name, self.digest, label, doubt
-                )
+                ),
+                inside=activation.unless_stopped,
             )
         value, error = self._body(step.fn, "body", attempt, *self.args, **self.kwargs)
         encoded = None

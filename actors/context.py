@@ -76,6 +76,7 @@ class Context(Activation):
     def __init__(self, appender: Appender, number: int, hints: Hints | None = None, *, probe: bool = False) -> None:
         super().__init__(appender, number, hints, probe=probe)
         self._scope, self._asked = "", 0
+        self._passed_over: Differs | None = None
 
     def run(self, agent: Agent[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Outcome:
         """Call the agent from the top and tell how it left.
@@ -107,12 +108,24 @@ class Context(Activation):
         outer = self._scope, self._asked
         self._scope, self._asked = path, 0
         try:
-            return agent.fn(*args, **kwargs)
-        finally:
-            if self.closed is not None:
-                raise self.closed
-            self._end_scope()
+            value = agent.fn(*args, **kwargs)
+        except BaseException as error:
+            self._leave_by(error)
             self._scope, self._asked = outer
+            raise
+        if self.closed is not None:
+            self.close(self.closed)
+        self._end_scope()
+        self._scope, self._asked = outer
+        return value
+
+    def _leave_by(self, error: BaseException) -> None:
+        """End a scope that an exception leaves: a crash is no difference, unless the caller goes on after it."""
+        if self.closed is not None:
+            self.close(self.closed)
+        if issubclass(type(error), StepError | FailTask):
+            self._end_scope()
+        self._passed_over = self._passed_over or left_over(self.task, self._scope, self._asked)
 
     def call_step(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do the step at the next position: hand over what the log has, or run the body."""
@@ -152,18 +165,20 @@ class Context(Activation):
                 f" a step belongs to its agent's own thread; {instead}"
             )
         if self.closed is not None:
-            raise self.closed
+            self.close(self.closed)
         raise OutsideTaskError(
             f"{what} was called in an event loop that the code of its task {self.task.id} runs by itself, where calls"
             f" have no order that a replay could follow: call it outside of the loop, or {instead}"
         )
 
     def _next_path(self) -> str:
+        if self._passed_over is not None:
+            self.hold_for_code(self._passed_over)
         self._asked += 1
         return join(self._scope, self._asked)
 
     def _end_scope(self) -> None:
-        if differs := left_over(self.task, self._scope, self._asked):
+        if differs := self._passed_over or left_over(self.task, self._scope, self._asked):
             self.hold_for_code(differs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,8 +20,8 @@ class Directory:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._lent = 0
-        self._suspect: str | None = None
+        self._lent: Counter[str] = Counter()
+        self._suspects: set[str] = set()
         self._actors: dict[str, TaskActor | None] = {}
         self._falls: dict[str, tuple[int, float]] = {}
         self._changed = threading.Condition()
@@ -28,11 +29,11 @@ class Directory:
     def admit(self, task_id: str, *, alone: bool = False) -> bool:
         """Take a place for a task, if there is one."""
         with self._changed:
-            if task_id in self._actors or self.free() <= 0 or (alone and len(self._actors) > self._lent):
+            if task_id in self._actors or self.free() <= 0 or (alone and len(self._actors) > len(self._lent)):
                 return False
             self._actors[task_id] = None
             if alone:
-                self._suspect = task_id
+                self._suspects.add(task_id)
             return True
 
     def enter(self, task_id: str, actor: TaskActor) -> None:
@@ -48,8 +49,7 @@ class Directory:
             falls, _ = self._falls.pop(task_id, (0, 0.0))
             if fell:
                 self._falls[task_id] = falls + 1, time.monotonic() + restart_delay(falls + 1)
-            if self._suspect == task_id:
-                self._suspect = None
+            self._suspects.discard(task_id)
             self._changed.notify_all()
 
     def resting(self) -> set[str]:
@@ -61,14 +61,13 @@ class Directory:
     def proven(self, task_id: str) -> None:
         """Let others in again: the suspect has got somewhere."""
         with self._changed:
-            if self._suspect == task_id:
-                self._suspect = None
+            self._suspects.discard(task_id)
 
     def free(self) -> int:
         """Count the places that are free now; a suspect has them all, but for one that it lends."""
         with self._changed:
-            limit = 1 if self._suspect is not None else self._limit
-            return limit + self._lent - len(self._actors)
+            limit = 1 if self._suspects else self._limit
+            return limit + len(self._lent) - len(self._actors)
 
     def hosted(self) -> dict[str, TaskActor | None]:
         """List the tasks that have a place, and their actors; None for one that is just starting."""
@@ -81,12 +80,13 @@ class Directory:
             return self._changed.wait_for(lambda: not self._actors, timeout)
 
     @contextmanager
-    def lend(self) -> Iterator[None]:
-        """Lend the caller's place while it waits for another task, so that a waiter never starves what it waits for."""
+    def lend(self, task_id: str) -> Iterator[None]:
+        """Lend a task's place while its body waits for another task: a waiter never starves what it waits for."""
         with self._changed:
-            self._lent += 1
+            self._lent[task_id] += 1
         try:
             yield
         finally:
             with self._changed:
-                self._lent -= 1
+                self._lent[task_id] -= 1
+                self._lent = +self._lent

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from actors.activation import Hints
@@ -37,14 +37,18 @@ class Recovery(SupervisedActor):
         self._worker = worker
         self._log = worker.log
         self._directory = directory
-        self._second_looks: deque[IndexRow] | None = None
+        self._second_looks: deque[IndexRow] = deque()
+        self._looked_for: frozenset[str] | None = None
         self._next_compare = 0.0
         created(self)
 
     def may_go_on(self, task_id: str) -> bool:
         """Tell whether a held task is still to be looked at again by this new worker, or is just being."""
-        looks = self._second_looks
-        return looks is None or task_id in self._directory.hosted() or any(row.id == task_id for row in list(looks))
+        if self._looked_for is None or any(row.id == task_id for row in list(self._second_looks)):
+            return True
+        hosted = self._directory.hosted()
+        actor = hosted.get(task_id)
+        return task_id in hosted and (actor is None or actor.context is None)
 
     def live(self) -> None:
         """Loop until the system stops."""
@@ -63,16 +67,10 @@ class Recovery(SupervisedActor):
 
     def _round(self) -> int:
         """Look once; returns how many actors were started."""
-        if self._second_looks is None:
-            self._second_looks = deque(self._held_for_code())
+        self._remember_held()
         hosted = self._directory.hosted()
         self._look_after(hosted)
-        started = 0
-        while self._second_looks and self._directory.free() > 0:
-            row = self._second_looks[0]
-            again = self._look_again if row.hold == UNREADABLE else self._start
-            started += again(row)
-            self._second_looks.popleft()
+        started = self._look_again(hosted)
         passed_over = hosted.keys() | self._directory.resting()
         for row in self._ready(len(passed_over)):
             if row.id not in passed_over:
@@ -99,31 +97,47 @@ class Recovery(SupervisedActor):
 
         A suspect waits until the rest is done, and nothing new starts meanwhile.
         """
-        alone = is_suspect(row.strikes, self._worker.strikes)
+        alone = row.due is not None and is_suspect(row.strikes, self._worker.strikes)
         if not self._directory.admit(row.id, alone=alone):
             return False
-        hints = Hints(self._worker.stopping, lambda: self._directory.proven(row.id), self._lend)
+        hints = Hints(self._worker.stopping, lambda: self._directory.proven(row.id), lambda: self._lend(row.id))
         actor = TaskActor.launch(self._worker, row.id, hints)
         self._directory.enter(row.id, actor)
         return True
 
     @contextmanager
-    def _lend(self) -> Iterator[None]:
-        with self._directory.lend():
+    def _lend(self, task_id: str) -> Iterator[None]:
+        with self._directory.lend(task_id):
             self._worker.wake.set()
             yield
 
-    def _held_for_code(self) -> list[IndexRow]:
-        """List what each new worker looks at again: tasks held for their code, or for rows that could not be read."""
-        rows = self._log.recorder.select_entries(status=["held"], hold=[DIFFERS, UNREADABLE])
-        agents = self._worker.agents()
-        return [row for row in rows if row.agent in agents and self._worker.only in (None, row.id)]
+    def _remember_held(self) -> None:
+        """Remember what this worker has to look at again: held for its code, or for rows that could not be read.
 
-    def _look_again(self, row: IndexRow) -> bool:
-        try:
-            return self._log.mended(row, by_a_person=False)
-        except (PerdureError, StoreError):
-            return False
+        Once for each agent, when it becomes known here.
+        """
+        agents = frozenset(self._worker.agents())
+        new = agents - (self._looked_for or frozenset())
+        if new:
+            rows = self._log.recorder.select_entries(status=["held"], hold=[DIFFERS, UNREADABLE])
+            mine = [row for row in rows if row.agent in new and self._worker.only in (None, row.id)]
+            self._second_looks.extend(mine)
+        self._looked_for = agents
+
+    def _look_again(self, hosted: Collection[str]) -> int:
+        """Take the second looks for which there is a place; returns how many actors were started."""
+        started = 0
+        while self._second_looks and self._directory.free() > 0:
+            row = self._second_looks[0]
+            if row.hold == UNREADABLE:
+                with suppress(PerdureError, StoreError):
+                    started += self._log.mended(row, by_a_person=False)
+            elif row.id not in hosted and not self._start(row):
+                break
+            else:
+                started += 1
+            self._second_looks.popleft()
+        return started
 
     def _look_after(self, hosted: dict[str, TaskActor | None]) -> None:
         """See that others find our lock, and that our tasks are still ours; a lost one starts no further body."""

@@ -1,14 +1,13 @@
 """The root supervisor: every actor's end arrives here, once, and is answered.
 
-`one_for_one`: one bad task never takes its siblings along. A crash of an agent is a strike, answered with a restart
-after a growing delay, or with a hold at the limit; both are events. The restart itself is recovery's: the index knows
-when the task is due again.
+`one_for_one`: one bad task never takes its siblings along. What a crash of an agent means, a restart after a growing
+delay or a hold at the limit, its actor has appended before it ended (`task_actor.py`), so that nothing here waits for
+the store. The restart itself is recovery's: the index knows when the task is due again.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 
 import pykka
@@ -18,7 +17,6 @@ from actors.supervised import Down
 from actors.task_actor import AgentCrashError, TaskActor
 from actors.worker import Worker
 from domain.errors import OwnershipLost
-from domain.events import Held, Restarted, TaskEvent
 from domain.retry import FIRST_DELAY
 from stores import StoreUnavailableError
 from stores.crash import SimulatedCrash
@@ -27,7 +25,7 @@ logger = logging.getLogger("perdure")
 
 
 class Supervisor(pykka.ThreadingActor):
-    """Answers the ends of actors: gives places back, restarts what crashed, holds what crashes again and again."""
+    """Answers the ends of actors: gives places back, lets rest what fell, and makes recovery anew."""
 
     use_daemon_thread = True
 
@@ -49,22 +47,24 @@ class Supervisor(pykka.ThreadingActor):
 
         Whatever goes wrong in the answer is reported, and the task's place is given back all the same.
         """
+        answered = False
         try:
             if isinstance(down.error, OwnershipLost):
                 logger.warning("%s; nothing more of it is written here", down.error)
             elif down.error is not None and not isinstance(down.error, SimulatedCrash):
                 self._answer(down, down.error)
+            answered = True
         except BaseException as error:
             if not self._worker.over.is_set() and not isinstance(error, OwnershipLost | SimulatedCrash):
                 logger.error("the end of %s could not be answered; its log decides", down.name, exc_info=error)
         finally:
             if isinstance(down.actor, TaskActor):
-                self._directory.leave(down.name, fell=_fell(down.error))
+                self._directory.leave(down.name, fell=_fell(down.error) or not answered or not down.actor.claimed)
                 self._place_free(down.name)
 
     def _answer(self, down: Down, error: BaseException) -> None:
-        if isinstance(error, AgentCrashError) and isinstance(down.actor, TaskActor):
-            self._strike(down.actor, error)
+        if isinstance(error, AgentCrashError):
+            logger.debug("%s crashed, and its log says what follows", down.name)
         elif isinstance(error, StoreUnavailableError):
             logger.warning("task %s stopped; what it did last may not be stored: %s", down.name, error)
         elif not self._worker.over.is_set():
@@ -72,28 +72,7 @@ class Supervisor(pykka.ThreadingActor):
             if not isinstance(down.actor, TaskActor) and not self._worker.over.wait(FIRST_DELAY):
                 self._rebuild()
 
-    def _strike(self, actor: TaskActor, crash: AgentCrashError) -> None:
-        jitter = random.uniform(-1, 1)
-        if actor.appender is None:
-            raise RuntimeError(f"{actor.name} crashed before it had its log")
-        (event,) = actor.appender.append(
-            lambda task, now: task.restart(
-                crash.activation, now, crash.fault, where=crash.where, jitter=jitter, limit=self._worker.strikes
-            )
-        )
-        logger.error(
-            "task %s: agent %s crashed at %s: %s; %s", actor.name, actor.task.agent, crash.where, crash.fault,
-            _verdict(event), exc_info=crash.__cause__,
-        )  # fmt: skip
-
 
 def _fell(error: BaseException | None) -> bool:
     """Tell whether an actor ended by what is no crash of its agent: no event says when it is due again."""
     return error is not None and not isinstance(error, AgentCrashError | OwnershipLost | SimulatedCrash)
-
-
-def _verdict(event: TaskEvent) -> str:
-    if isinstance(event, Restarted):
-        return f"restart {event.strikes} in {event.due - event.timestamp:.1f} s"
-    assert isinstance(event, Held)  # noqa: S101
-    return f"held after {event.details['strikes']} crashes in a row"

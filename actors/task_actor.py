@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import secrets
 import traceback
 from collections.abc import Callable
@@ -25,11 +27,13 @@ from domain.errors import (
     UnreadableTaskError,
     UnstorableValueError,
 )
-from domain.events import Released, TaskEvent
+from domain.events import Held, Released, Restarted, TaskEvent
 from domain.faults import Fault
 from domain.task import DIFFERS, FAILED_STEP, AgentTask
 from domain.values import decode
 from stores import StoreError
+
+logger = logging.getLogger("perdure")
 
 
 class AgentCrashError(Exception):
@@ -55,6 +59,7 @@ class TaskActor(EventSourcedActor):
         super().__init__(worker, task_id, created)
         self.hints = hints
         self.context: Context | None = None
+        self.claimed = False
 
     def live(self) -> None:
         """Run the task as far as it goes. A log that cannot be read is held in the index row and never written to."""
@@ -62,10 +67,14 @@ class TaskActor(EventSourcedActor):
             agent = self._claimed()
             if agent is not None:
                 self._run(agent)
-        except UnknownTaskError:
-            return
         except UnreadableTaskError as error:
             self.worker.log.mark_unreadable(error)
+        except UnknownTaskError as error:
+            lost = UnreadableTaskError(f"{error}, but an index row of it", task_id=self.name, version=1)
+            self.worker.log.mark_unreadable(lost)
+        except AgentCrashError as crash:
+            self._strike(crash)
+            raise
 
     def _claimed(self) -> Agent[..., Any] | None:
         """Read the log and claim the task; None where there is nothing to run."""
@@ -73,6 +82,9 @@ class TaskActor(EventSourcedActor):
         agent = self.worker.find(self.task.agent)
         release = self._fits_again(agent)
         claimed = appender.append(lambda task, now: self._claim(task, now, release=release))
+        self.claimed = bool(claimed)
+        if not claimed and not self.worker.stopping.is_set():
+            self.worker.log.compare(self.name)
         return agent if claimed and self.task.held is None else None
 
     def _fits_again(self, agent: Agent[..., Any]) -> bool:
@@ -102,6 +114,26 @@ class TaskActor(EventSourcedActor):
             raise outcome.closed
         else:
             self._tell_why(context.number, outcome.closed.__cause__)
+
+    def _strike(self, crash: AgentCrashError) -> None:
+        """Report a crash of the agent, once, and append what follows: another start after a delay, or a hold."""
+        if self.appender is None:
+            raise RuntimeError(f"actor {self.name} was not rehydrated")
+        jitter, limit, reported = random.uniform(-1, 1), self.worker.strikes, False
+
+        def decide(task: AgentTask, now: float) -> list[TaskEvent]:
+            nonlocal reported
+            events = task.restart(crash.activation, now, crash.fault, where=crash.where, jitter=jitter, limit=limit)
+            if not reported:
+                reported = True
+                logger.error(
+                    "task %s: agent %s crashed at %s: %s; %s",
+                    *(task.id, task.agent, crash.where, crash.fault, _verdict(events[0])),
+                    exc_info=crash.__cause__,
+                )
+            return events
+
+        self.appender.append(decide)
 
     def _tell_why(self, activation: int, cause: BaseException | None) -> None:
         """Tell the supervisor of a failed append: of the store's error as it is, of anything else as of a crash."""
@@ -145,6 +177,13 @@ class TaskActor(EventSourcedActor):
             return
         told = Fault(fault.kinds, f"step {error.path} {error.step}: {fault.message}", fault.traceback, fault.causes)
         self.appender.append(lambda task, now: task.fail(number, now, told))
+
+
+def _verdict(event: TaskEvent) -> str:
+    if isinstance(event, Restarted):
+        return f"restart {event.strikes} in {event.due - event.timestamp:.1f} s"
+    assert isinstance(event, Held)  # noqa: S101  a restart or a hold
+    return f"held after {event.details['strikes']} crashes in a row"
 
 
 def _where(error: BaseException) -> str:

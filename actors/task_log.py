@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from shlex import quote
 from typing import Any
 
@@ -110,12 +110,12 @@ class TaskLog(Application[str]):
         """Leave the store open, also when this is collected as garbage: whoever opened the store closes it."""
         self.closing.set()
 
-    def load(self, task_id: str) -> AgentTask:
+    def load(self, task_id: str, patience: Patience | None = None) -> AgentTask:
         """Rehydrate a task by replay.
 
         Raises UnknownTaskError, UnreadableTaskError, or the store's errors when patience is out.
         """
-        away = self.patience.waiter()
+        away = (patience or self.patience).waiter()
         while True:
             try:
                 return self.repository.get(task_id, projector_func=fold)
@@ -190,7 +190,7 @@ class TaskLog(Application[str]):
 
         A log that ends before its index row says goes on only by a person's word: what is missing may have been done.
         """
-        task = self.load(row.id)
+        task = self.load(row.id, None if by_a_person else Patience(0.0))
         if not by_a_person and (task.birth, task.version) != (row.birth, row.head):
             raise self._astray(row, task)
         self.recorder.update_index(index_row(task), expected=(row.birth, row.head))
@@ -209,6 +209,23 @@ class TaskLog(Application[str]):
         if row is None or self.load(task.id).birth != task.birth:
             return UnknownTaskError(f"task {task.id} was deleted while it ran", task_id=task.id)
         return self._astray(row, task)
+
+    def compare(self, task_id: str) -> None:
+        """Look why a task that is due could not be claimed, and mend its index row where it is not what its log says.
+
+        Raises UnreadableTaskError where log and index row are not of one task, or the log is the shorter.
+        """
+        row = self.recorder.select_entry(task_id)
+        if row is None:
+            return
+        task = self.load(task_id)
+        if row.birth != task.birth or row.head > task.version:
+            raise self._astray(row, task)
+        if row.head == task.version and row != index_row(task):
+            logger.warning("the index row of task %s was changed from outside; it is made again from the log", task_id)
+            with suppress(AppendConflictError):
+                self.recorder.update_index(index_row(task), expected=(row.birth, row.head))
+                self.hint(task_id)
 
     def rebuild_index(self) -> list[IndexRow]:
         """Rebuild the index from the log, and find what cannot be read by reading. Returns the new rows.
@@ -264,11 +281,11 @@ class Appender:
         self._patience = patience or log.patience
         self._lock = threading.Lock()
 
-    def append(self, decide: Decide, *, turn: float = -1) -> list[TaskEvent]:
+    def append(self, decide: Decide, *, turn: float = -1, inside: Callable[[], None] | None = None) -> list[TaskEvent]:
         """Decide, commit, fold; after a conflict read on and decide again.
 
         Returns the events, none where none were decided. `turn`: seconds to wait while another append is in flight;
-        StoreUnavailableError then.
+        StoreUnavailableError then. `inside` is called in the transaction, and undoes it by raising.
         """
         if not self._lock.acquire(timeout=turn):
             message = f"{self.log.store.url}: an append to task {self.task.id} is in flight"
@@ -276,7 +293,7 @@ class Appender:
         try:
             while True:
                 events = decide(self.task, self.log.now())
-                if not events or self._commit(events):
+                if not events or self._commit(events, inside):
                     break
         finally:
             self._lock.release()
@@ -289,7 +306,7 @@ class Appender:
         with self._lock:
             self._read_on()
 
-    def _commit(self, events: list[TaskEvent]) -> bool:
+    def _commit(self, events: list[TaskEvent], inside: Callable[[], None] | None) -> bool:
         task, log = self.task, self.log
         token = os.urandom(TOKEN_SIZE)
         rows = [log.mapper.to_stored_event(event, birth=task.birth, token=token) for event in events]
@@ -297,7 +314,7 @@ class Appender:
         away = self._patience.waiter()
         while True:
             try:
-                log.recorder.insert_events(rows, entry=entry, expected=(task.birth, task.version))
+                log.recorder.insert_events(rows, entry=entry, expected=(task.birth, task.version), inside=inside)
             except AppendConflictError as conflict:
                 found = self._read_on()
                 if not found:

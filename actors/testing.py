@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from actors.info import StepInfo
 from actors.system import AgentSystem
@@ -37,13 +37,17 @@ class AgentBugError(PerdureError):
 
 @dataclass
 class BodyRun:
-    """One entry into the body of a step, in one of the lives. `finished` tells whether it came to its end."""
+    """One entry into the body of a step, in one of the lives, when the log ended at `version`.
+
+    `finished` tells whether it came to its end.
+    """
 
     step: str
     path: str
     attempt: int
     idempotency_key: str
     life: int
+    version: int
     finished: bool = False
 
 
@@ -58,6 +62,7 @@ class Run:
     events: list[TaskEvent] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     points: list[str] = field(default_factory=list)
+    head: int = 0
 
     @property
     def result(self) -> Any:
@@ -89,6 +94,8 @@ class Run:
         for outcome in outcomes:
             same = [other for other in outcomes if other.path == outcome.path]
             _require(len(same) == 1, f"step {outcome.path} {outcome.name} has {len(same)} outcomes")
+            late = [body for body in by_path.get(outcome.path, ()) if body.version >= outcome.originator_version]
+            _require(not late, f"step {outcome.path} {outcome.name} ran again after its outcome was in the log")
         for path, entries in by_path.items():
             what = f"step {path} {entries[0].step}"
             _require(len({entry.idempotency_key for entry in entries}) == 1, f"{what} had more than one key")
@@ -174,12 +181,15 @@ class _Witness(CrashPlan):
         if point == "body.after" and self._run.bodies:
             self._run.bodies[-1].finished = True
         self._run.points.append(point)
+        if point == "append.after":
+            self._run.head = cast("int", facts["version"])
         super().reach(point, **facts)
         if point == "append.after" and Restarted.TOPIC in facts["topics"]:  # type: ignore[operator]
             self.bug = True
             self.die_now(point)
         if point == "body.before" and isinstance(info, StepInfo):
-            entry = BodyRun(info.name, info.path, info.attempt, info.idempotency_key, self._life)
+            key = info.idempotency_key
+            entry = BodyRun(info.name, info.path, info.attempt, key, self._life, self._run.head)
             self._run.bodies.append(entry)
 
 

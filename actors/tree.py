@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import pykka
 from pykka import ActorDeadError
 
 from actors.definitions import Agent
@@ -19,6 +20,7 @@ from actors.supervised import Down
 from actors.supervisor import Supervisor
 from actors.task_log import TaskLog
 from actors.worker import Worker
+from domain.errors import PerdureError
 from domain.events import TaskEvent
 from domain.task import AgentTask
 from stores import StoreError
@@ -94,10 +96,16 @@ class SupervisionTree:
                 if not self.directory.wait_empty(grace - min(grace, QUIET)):
                     self._give_up(grace)
             self.recovery.actor_stopped.wait(LAST_WORD)
+        except KeyboardInterrupt:
+            self._give_up(0.0)
+            raise
         finally:
             worker.over.set()
-            self.supervisor.stop(timeout=LAST_WORD)
-            self._lock.release()
+            try:
+                with suppress(pykka.Timeout):
+                    self.supervisor.stop(timeout=LAST_WORD)
+            finally:
+                self._lock.release()
 
     def _give_up(self, grace: float) -> None:
         """Wait for nothing any more, not for bodies nor for the store; mark what was cut off, where the store can."""
@@ -110,7 +118,7 @@ class SupervisionTree:
             if context is not None:
                 logger.warning("task %s did not end within %g s: its running step is given up", task_id, grace)
                 cut_off, left = [context.body.path] if context.body is not None else [], until - time.monotonic()
-                with suppress(StoreError):
+                with suppress(StoreError, PerdureError):
                     context.appender.append(partial(_passivate, context.number, cut_off), turn=max(0.0, left))
 
 

@@ -100,7 +100,7 @@ def explain(task: AgentTask, options: str = "") -> str:
         lines += [details["where"], f"mend it, then    {release}"]
     elif task.held.reason == STRIKES:
         lines += [
-            "its process died each time",
+            "each time its process died, or could not write any more",
             f"mend what kills it, or if it was killed from outside just let it go on    {release}",
         ]
     elif task.held.reason == DIFFERS:

@@ -93,9 +93,10 @@ class AgentTask:
     def question(self) -> str | None:
         """The path of the step for which the task is held, if a person may decide what became of it."""
         held = self.held
-        if held is None or not (held.reason in (IN_DOUBT, FAILED_STEP) or held.details.get("in_doubt") is True):
+        if held is None:
             return None
-        return held.path if held.reason != STRIKES else None
+        differs_in_doubt = held.reason == DIFFERS and held.details.get("in_doubt") is True
+        return held.path if differs_in_doubt or held.reason in (IN_DOUBT, FAILED_STEP) else None
 
     @property
     def strikes_if_lost(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from actors import AgentSystem, ResolveError, TaskHeldError, TaskRef, agent, step
 from actors.recovery import Recovery
+from actors.supervisor import Supervisor
 from actors.task_log import Appender, TaskLog
 from domain.events import Activated, Held, Passivated, Released, Restarted, StepFailed, StepStarted, StepSucceeded
 from domain.retry import restart_delay
@@ -592,3 +594,174 @@ def test_tasks_that_fall_again_and_again_starve_nobody(store: Store, monkeypatch
         client.spawn(busy, id="sound")
     with AgentSystem(store, max_active=2) as system:
         assert system.task("sound").result(timeout=SOON) == "done"
+
+
+def test_an_agent_that_fights_its_hold_keeps_nobody_waiting_for_an_answer(store: Store) -> None:
+    over = threading.Event()
+
+    @step(on_doubt="hold")
+    def pay() -> str:
+        return "paid"
+
+    def stubborn() -> str:
+        while not over.wait(0.01):
+            with contextlib.suppress(BaseException):
+                return pay()
+        return "never mind"
+
+    dying = CrashingStore(store, CrashPlan(1, "body.after"))
+    stubborn_agent = new_agent(stubborn)
+    with pytest.raises(SimulatedCrash), AgentSystem(dying) as system:
+        system.spawn(stubborn_agent, id="t").result(timeout=SOON)
+    over.set()
+    dying.close()
+    assert not threads_named("TaskActor", wait=SOON)
+    over.clear()
+    with AgentSystem(store, grace=0.2) as system:
+        with pytest.raises(TaskHeldError, match="in doubt"):
+            system.task("t").result(timeout=SOON)
+        over.set()
+
+
+def test_a_crash_in_a_nested_agent_is_a_strike_and_no_difference_unless_it_is_passed_over(store: Store) -> None:
+    crashes = itertools.chain([0, 1, 1, 9, 9], itertools.repeat(9))
+
+    @step
+    def fine(number: int) -> int:
+        return number
+
+    @agent(name=f"agent-{next(names)}")
+    def inner() -> int:
+        total = fine(1)
+        if next(crashes) == 1:
+            raise OSError("for a moment")
+        return total + fine(2)
+
+    def outer() -> int:
+        total = inner() + fine(3)
+        if next(crashes) == 1:
+            raise KeyError
+        return total
+
+    with AgentSystem(store) as system:
+        task = system.spawn(new_agent(outer))
+        assert task.result(timeout=SOON) == 6
+        assert [event.strikes for event in task.events() if isinstance(event, Restarted)] == [1, 2]
+
+
+def test_a_caller_that_passes_over_a_crash_of_a_nested_agent_does_not_pass_over_its_records(store: Store) -> None:
+    broken = threading.Event()
+
+    @step
+    def fine(number: int) -> int:
+        return number
+
+    @agent(name=f"agent-{next(names)}")
+    def inner() -> int:
+        if broken.is_set():
+            raise OSError("for a moment")
+        return fine(1)
+
+    def outer() -> int:
+        with contextlib.suppress(OSError):
+            inner()
+        if not broken.is_set():
+            broken.set()
+            raise KeyError
+        return fine(2)
+
+    with AgentSystem(store) as system:
+        task = system.spawn(new_agent(outer))
+        with pytest.raises(TaskHeldError, match="code differs at position 1/1"):
+            task.result(timeout=SOON)
+
+
+def test_an_agent_that_becomes_known_later_has_its_held_tasks_looked_at_then(store: Store) -> None:
+    @step
+    def old() -> str:
+        return "old"
+
+    def work() -> str:
+        return old()
+
+    def changed() -> str:
+        return "changed"
+
+    name = f"agent-{next(names)}"
+    log = TaskLog(store)
+    log.create("t", name, [[], {}], {})
+    appender = Appender(log, log.load("t"))
+    appender.append(partial(_activate, "gone"))
+    appender.append(lambda task, now: task.start_step(1, now, "1", "step", old.name, "", "", ""))
+    appender.append(lambda task, now: task.finish_step(1, now, "1", "step", old.name, "", 1, value="old"))
+    appender.append(lambda task, now: task.hold(1, now, "differs", "1", {"message": "for a test"}))
+    with AgentSystem(store) as system:
+        wait_for(lambda: system._tree is not None and not system._tree.recovery.may_go_on("t"))
+        assert system.task("t").status() == "held"
+        system.spawn(new_agent(work, name), id="another")
+        wait_for(lambda: system.task("t").status() == "completed")
+
+
+def test_an_index_row_that_says_due_of_a_task_that_has_ended_is_mended_and_makes_no_storm(store: Store) -> None:
+    def work() -> str:
+        return "done"
+
+    with AgentSystem(store) as system:
+        system.spawn(new_agent(work), id="t").result(timeout=SOON)
+        recorder = TaskLog(store).recorder
+        row = recorder.select_entry("t")
+        assert row is not None
+        recorder.update_index(row._replace(status="queued", due=1.0), expected=(row.birth, row.head))
+        wait_for(lambda: recorder.select_entry("t") == row)
+        assert system.task("t").result(timeout=SOON) == "done"
+
+
+def test_no_body_starts_when_the_stop_comes_while_its_start_waits_for_the_store(tmp_path: Path) -> None:
+    entered: list[str] = []
+    ready, go_on = threading.Event(), threading.Event()
+
+    @step
+    def first() -> None:
+        ready.set()
+        assert go_on.wait(SOON)
+
+    @step
+    def second() -> None:
+        entered.append("second")
+
+    def work() -> None:
+        first()
+        second()
+
+    class StopAtTheSecondStart(CrashPlan):
+        def reach(self, point: str, **facts: object) -> None:
+            if point == "append.before" and "step.started" in facts["topics"] and ready.is_set():  # type: ignore[operator]
+                assert system._tree is not None
+                system._tree.worker.stopping.set()
+            super().reach(point, **facts)
+
+    disk = open_store(f"sqlite:///{tmp_path}/stop.db")
+    with disk, AgentSystem(CrashingStore(disk, StopAtTheSecondStart(None))) as system:
+        task = system.spawn(new_agent(work))
+        assert ready.wait(SOON)
+        go_on.set()
+        assert not threads_named("TaskActor", wait=SOON)
+        assert topics(task) == ["Created", "Activated", "StepStarted", "StepSucceeded", "Passivated"]
+    assert entered == []
+
+
+def test_closing_lets_the_lock_go_whatever_keeps_the_supervisor_busy(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr("actors.tree.LAST_WORD", 0.05)
+    monkeypatch.setattr(Supervisor, "_answer", lambda self, down, error: go_on.wait(SOON))
+
+    def buggy() -> None:
+        raise KeyError
+
+    with AgentSystem(store, grace=0) as system:
+        task = system.spawn(new_agent(buggy))
+        wait_for(lambda: "Restarted" in topics(task))
+    assert store.workers.live() == {}
+    go_on.set()

@@ -126,10 +126,16 @@ class TaskActor(EventSourcedActor):
             events = task.restart(crash.activation, now, crash.fault, where=crash.where, jitter=jitter, limit=limit)
             if not reported:
                 reported = True
-                logger.error(
-                    "task %s: agent %s crashed at %s: %s; %s",
-                    *(task.id, task.agent, crash.where, crash.fault, _verdict(events[0])),
-                    exc_info=crash.__cause__,
+                logger.error(  # with the text of the traceback: printing the exception again may do anything
+                    "task %s: agent %s crashed at %s: %s; %s\n%s",
+                    *(
+                        task.id,
+                        task.agent,
+                        crash.where,
+                        crash.fault,
+                        _verdict(events[0]),
+                        crash.fault.traceback.rstrip(),
+                    ),
                 )
             return events
 

@@ -38,6 +38,11 @@ class EventSourcedActor(SupervisedActor):
     @property
     def task(self) -> AgentTask:
         """The actor's state; it has none before it was rehydrated."""
+        return self.rehydrated.task
+
+    @property
+    def rehydrated(self) -> Appender:
+        """The one appender of this incarnation. Raises RuntimeError before `rehydrate`."""
         if self.appender is None:
             raise RuntimeError(f"actor {self.name} was not rehydrated")
-        return self.appender.task
+        return self.appender

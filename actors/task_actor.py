@@ -70,18 +70,20 @@ class TaskActor(EventSourcedActor):
         except UnreadableTaskError as error:
             self.worker.log.mark_unreadable(error)
         except UnknownTaskError as error:
-            lost = UnreadableTaskError(f"{error}, but an index row of it", task_id=self.name, version=1)
-            self.worker.log.mark_unreadable(lost)
+            logger.warning("%s: nothing more of it is run here", error)
         except AgentCrashError as crash:
             self._strike(crash)
             raise
 
     def _claimed(self) -> Agent[..., Any] | None:
         """Read the log and claim the task; None where there is nothing to run."""
-        appender = self.rehydrate()
+        try:
+            self.rehydrate()
+        except UnknownTaskError as error:
+            raise UnreadableTaskError(f"{error}, but an index row of it", task_id=self.name, version=1) from None
         agent = self.worker.find(self.task.agent)
         release = self._fits_again(agent)
-        claimed = appender.append(lambda task, now: self._claim(task, now, release=release))
+        claimed = self.rehydrated.append(lambda task, now: self._claim(task, now, release=release))
         self.claimed = bool(claimed)
         if not claimed and not self.worker.stopping.is_set():
             self.worker.log.compare(self.name)
@@ -89,9 +91,9 @@ class TaskActor(EventSourcedActor):
 
     def _fits_again(self, agent: Agent[..., Any]) -> bool:
         """Replay a task that is held for its code, read-only, up to the first body: does the code fit its log now?"""
-        if self.task.held is None or self.task.held.reason != DIFFERS or self.appender is None:
+        if self.task.held is None or self.task.held.reason != DIFFERS:
             return False
-        probe = Context(self.appender, self.task.activation, probe=True)
+        probe = Context(self.rehydrated, self.task.activation, probe=True)
         args, kwargs = self._input()
         probe.run(agent, args, kwargs)
         return probe.differs is None
@@ -103,9 +105,7 @@ class TaskActor(EventSourcedActor):
         return task.activate(now, worker=self.worker.id, token=token, limit=limit, release=release)
 
     def _run(self, agent: Agent[..., Any]) -> None:
-        if self.appender is None:
-            raise RuntimeError(f"actor {self.name} was not rehydrated")
-        self.context = context = Context(self.appender, self.task.activation, self.hints)
+        self.context = context = Context(self.rehydrated, self.task.activation, self.hints)
         args, kwargs = self._input()
         outcome = context.run(agent, args, kwargs)
         if outcome.closed is None:
@@ -117,29 +117,21 @@ class TaskActor(EventSourcedActor):
 
     def _strike(self, crash: AgentCrashError) -> None:
         """Report a crash of the agent, once, and append what follows: another start after a delay, or a hold."""
-        if self.appender is None:
-            raise RuntimeError(f"actor {self.name} was not rehydrated")
         jitter, limit, reported = random.uniform(-1, 1), self.worker.strikes, False
+        trace = crash.fault.traceback.rstrip()  # its text: printing the exception again may do anything
 
         def decide(task: AgentTask, now: float) -> list[TaskEvent]:
             nonlocal reported
             events = task.restart(crash.activation, now, crash.fault, where=crash.where, jitter=jitter, limit=limit)
             if not reported:
                 reported = True
-                logger.error(  # with the text of the traceback: printing the exception again may do anything
+                logger.error(
                     "task %s: agent %s crashed at %s: %s; %s\n%s",
-                    *(
-                        task.id,
-                        task.agent,
-                        crash.where,
-                        crash.fault,
-                        _verdict(events[0]),
-                        crash.fault.traceback.rstrip(),
-                    ),
+                    *(task.id, task.agent, crash.where, crash.fault, _verdict(events[0]), trace),
                 )
             return events
 
-        self.appender.append(decide)
+        self.rehydrated.append(decide)
 
     def _tell_why(self, activation: int, cause: BaseException | None) -> None:
         """Tell the supervisor of a failed append: of the store's error as it is, of anything else as of a crash."""
@@ -155,9 +147,7 @@ class TaskActor(EventSourcedActor):
 
     def _conclude(self, agent: Agent[..., Any], context: Context, outcome: Outcome) -> None:
         """Append what the agent's end means: a value, a failure, a hold; the rest is for the supervisor."""
-        number, error = context.number, outcome.error
-        append = self.appender.append if self.appender else None
-        assert append is not None  # noqa: S101
+        number, error, append = context.number, outcome.error, self.rehydrated.append
         if error is None:
             try:
                 value = checked(outcome.value)
@@ -174,15 +164,14 @@ class TaskActor(EventSourcedActor):
             raise AgentCrashError(number, Fault.of(error), _where(error)) from error
 
     def _conclude_failed_step(self, agent: Agent[..., Any], number: int, error: StepError) -> None:
-        assert self.appender is not None  # noqa: S101
-        fault = error.fault
+        fault, append = error.fault, self.rehydrated.append
         record = self.task.steps.get(error.path)
         if agent.on_failure == "hold" and record is not None and not isinstance(record.outcome, Released):
             details = {"message": str(fault)}
-            self.appender.append(lambda task, now: task.hold(number, now, FAILED_STEP, error.path, details))
+            append(lambda task, now: task.hold(number, now, FAILED_STEP, error.path, details))
             return
         told = Fault(fault.kinds, f"step {error.path} {error.step}: {fault.message}", fault.traceback, fault.causes)
-        self.appender.append(lambda task, now: task.fail(number, now, told))
+        append(lambda task, now: task.fail(number, now, told))
 
 
 def _verdict(event: TaskEvent) -> str:

@@ -154,7 +154,7 @@ class Program:
 class World:
     """A folder with a store, programs and a ledger. Whatever still runs is killed at its end.
 
-    `bytecode` is a folder that worlds share, so that programs start fast whatever the session itself does about it.
+    `bytecode` is a folder that worlds share, so that programs start fast whatever the environment says about it.
     """
 
     def __init__(self, folder: Path, bytecode: Path) -> None:

@@ -1,8 +1,9 @@
 """Crashes on purpose: a store whose process "dies" at a named point, for tests.
 
 The points of an append are `append.before`, `append.inside` (written, not committed) and `append.after`
-(committed, not yet known to the caller). What runs above the store reports its own through `Store.reach`:
-`body.before`, `body.after`, `doubt.before`, `doubt.after`.
+(committed, not yet known to the caller); those of a heartbeat are `heartbeat.before` and `heartbeat.after`.
+What runs above the store reports its own through `Store.reach`: `body.before`, `body.after`, `doubt.before`,
+`doubt.after`.
 """
 
 import threading
@@ -216,9 +217,13 @@ class _CrashingRecorder(TaskRecorder):
         status: Collection[str] | None = None,
         agent: str | None = None,
         hold: Collection[str] | None = None,
+        prefix: str | None = None,
+        after: float | None = None,
         limit: int | None = None,
     ) -> list[IndexRow]:
-        return self._inner.select_entries(status=status, agent=agent, hold=hold, limit=limit)
+        return self._inner.select_entries(
+            status=status, agent=agent, hold=hold, prefix=prefix, after=after, limit=limit
+        )
 
     def select_ready(
         self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
@@ -230,6 +235,19 @@ class _CrashingRecorder(TaskRecorder):
 
     def next_due(self, after: float) -> float | None:
         return self._inner.next_due(after)
+
+    def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
+        facts = {"id": task_id, "path": path, "attempt": attempt}
+        self._store.check()
+        self._store.reach("heartbeat.before", **facts)
+        self._inner.save_heartbeat(task_id, birth, path, attempt, detail)
+        self._store.reach("heartbeat.after", **facts)
+
+    def select_heartbeat(self, task_id: str, birth: str, path: str) -> tuple[int, str] | None:
+        return self._inner.select_heartbeat(task_id, birth, path)
+
+    def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
+        self._inner.delete_heartbeats(task_id, path)
 
     def select_ids(self) -> list[str]:
         return self._inner.select_ids()

@@ -24,6 +24,7 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
     def __init__(self, url: str) -> None:
         es_popo.POPOAggregateRecorder.__init__(self)
         self._index: dict[str, IndexRow] = {}
+        self._heartbeats: dict[str, dict[str, tuple[str, int, str]]] = {}
         Resource.__init__(self, url)
 
     def insert_events(  # type: ignore[override]  # see TaskRecorder
@@ -94,6 +95,8 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         status: Collection[str] | None = None,
         agent: str | None = None,
         hold: Collection[str] | None = None,
+        prefix: str | None = None,
+        after: float | None = None,
         limit: int | None = None,
     ) -> list[IndexRow]:
         rows = [
@@ -102,6 +105,8 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
             if (status is None or row.status in status)
             and (agent is None or row.agent == agent)
             and (hold is None or row.hold in hold)
+            and (prefix is None or row.id.startswith(prefix))
+            and (after is None or row.updated > after)
         ]
         rows.sort(key=lambda row: (row.created, row.id))
         return rows if limit is None else rows[max(0, len(rows) - limit) :]
@@ -122,6 +127,28 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
 
     def next_due(self, after: float) -> float | None:
         return min((row.due for row in self._rows() if row.due is not None and row.due > after), default=None)
+
+    def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
+        self.check()
+        with self._database_lock:
+            steps = self._heartbeats.setdefault(task_id, {})
+            found = steps.get(path)
+            if found is None or found[0] != birth or found[1] <= attempt:
+                steps[path] = (birth, attempt, detail)
+
+    def select_heartbeat(self, task_id: str, birth: str, path: str) -> tuple[int, str] | None:
+        self.check()
+        with self._database_lock:
+            found = self._heartbeats.get(task_id, {}).get(path)
+        return found[1:] if found is not None and found[0] == birth else None
+
+    def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
+        self.check()
+        with self._database_lock:
+            if path is None:
+                self._heartbeats.pop(task_id, None)
+            else:
+                self._heartbeats.get(task_id, {}).pop(path, None)
 
     def select_ids(self) -> list[str]:
         self.check()

@@ -16,7 +16,7 @@ RowOf = Callable[[str, IndexRow | None], IndexRow | None]
 
 
 class TaskRecorder(ApplicationRecorder):
-    """Stored events and the task index, changed together or not at all.
+    """Stored events and the task index, changed together or not at all; and heartbeats beside them.
 
     Guarantee: an append that returned is committed, and survives what its store's docstring says; one that
     raised AppendConflictError, IntegrityError or an error of `inside` has left nothing. Any thread may
@@ -81,9 +81,19 @@ class TaskRecorder(ApplicationRecorder):
         status: Collection[str] | None = None,
         agent: str | None = None,
         hold: Collection[str] | None = None,
+        prefix: str | None = None,
+        after: float | None = None,
         limit: int | None = None,
     ) -> list[IndexRow]:
-        """Give the rows that match all that is given, newest created last; only the newest `limit`."""
+        """Give the rows that match all that is given, newest created last; only the newest `limit`.
+
+        `prefix`: what the id begins with, exactly: code point by code point, no wildcards, case matters. `after`:
+        Unix seconds; only rows whose `updated` is later. With `hold` or `prefix` no more is read than what matches
+        that; all else reads every row.
+
+        Not guaranteed: that asking `after` the newest `updated` seen finds all that has changed. The column is what
+        the writer says it is: by its own clock, from before its commit, and left alone by who changes only the row.
+        """
 
     @abstractmethod
     def select_ready(
@@ -101,6 +111,29 @@ class TaskRecorder(ApplicationRecorder):
     @abstractmethod
     def next_due(self, after: float) -> float | None:
         """Give the earliest due time that is later than `after`, or None; whose it is does not matter."""
+
+    @abstractmethod
+    def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
+        """Set the one heartbeat of a step; committed when it returns. Neither log nor index is read or written.
+
+        A row of another birth is replaced. A lower attempt than that of the row, of the same birth, changes nothing
+        and is no error: the late heartbeat of a body that was given up must not overwrite its successor's. Not
+        guaranteed: anything between two births; it is the reader who says which one it means.
+
+        `path`: the step. `attempt`: number of the entry into its body. `detail`: any text that UTF-8 can hold; it
+        has no meaning here.
+        """
+
+    @abstractmethod
+    def select_heartbeat(self, task_id: str, birth: str, path: str) -> tuple[int, str] | None:
+        """Give attempt and detail of a step's last heartbeat; None when there is none, or one of another birth."""
+
+    @abstractmethod
+    def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
+        """Delete the heartbeats of a task, whatever their birth, or only that of one step; none is no error.
+
+        Not guaranteed: that none comes later, from a body that is still running.
+        """
 
     @abstractmethod
     def select_ids(self) -> list[str]:

@@ -10,7 +10,7 @@ from uuid import UUID
 import eventsourcing.sqlite as es_sqlite
 from eventsourcing.persistence import StoredEvent
 
-from stores import task_index
+from stores import heartbeats, task_index
 from stores.errors import AppendConflictError
 from stores.file_lock import locked, os_errors
 from stores.recorder import RowOf, TaskRecorder, check_append
@@ -21,6 +21,13 @@ from stores.workers import FileWorkers
 
 BUSY_TIMEOUT = 30.0
 """Seconds to wait for another process that has the file locked; `?timeout=` in the URL says otherwise."""
+
+_LATER = {"heartbeats": heartbeats.CREATE, "task_held": task_index.CREATE_HELD}
+"""What the first files were made without: by name, how to make it.
+
+An opening adds it to such a file and leaves `user_version` alone: an older perdure knows nothing of it and needs
+nothing of it, and SQLite keeps an index true whoever writes. A raised version would only lock older workers out.
+"""
 
 
 class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
@@ -34,10 +41,17 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
 
     def construct_create_table_statements(self) -> list[str]:
         marks = [f"PRAGMA application_id={APPLICATION_ID}", f"PRAGMA user_version={SCHEMA}"]
-        return super().construct_create_table_statements() + task_index.CREATE + marks
+        return super().construct_create_table_statements() + task_index.CREATE + [*_LATER.values()] + marks
 
     def create_table(self) -> None:
         self.datastore.write(self._create_table)  # type: ignore[arg-type]  # the library's cursor is one of sqlite3
+
+    def add_later_tables(self) -> None:
+        """Make what an older perdure left out; where nothing is missing no writer is waited for."""
+        names = {name for (name,) in self.datastore.read("SELECT name FROM sqlite_master")}
+        missing = [statement for name, statement in _LATER.items() if name not in names]
+        if missing:
+            self.datastore.write(lambda cursor: [cursor.execute(statement) for statement in missing])
 
     def insert_events(  # type: ignore[override]  # see TaskRecorder
         self,
@@ -122,16 +136,20 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         status: Collection[str] | None = None,
         agent: str | None = None,
         hold: Collection[str] | None = None,
+        prefix: str | None = None,
+        after: float | None = None,
         limit: int | None = None,
     ) -> list[IndexRow]:
-        conditions = ["TRUE"]
-        params: list[object] = []
         agents = None if agent is None else [agent]
-        for column, choices in (("status", status), ("agent", agents), ("hold", hold)):
-            if choices is not None:
-                condition, values = task_index.one_of(column, choices)
-                conditions, params = [*conditions, condition], [*params, *values]
-        sql = f"{task_index.SELECT} WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?"
+        choices = (("status", status), ("agent", agents), ("hold", hold))
+        terms = [task_index.one_of(column, chosen) for column, chosen in choices if chosen is not None]
+        if prefix is not None:
+            terms.append(task_index.begins_with(prefix))
+        if after is not None:
+            terms.append(("updated>?", [after]))
+        conditions = " AND ".join(["TRUE", *(condition for condition, _ in terms)])
+        params = [value for _, values in terms for value in values]
+        sql = f"{task_index.SELECT} WHERE {conditions} ORDER BY created DESC, id DESC LIMIT ?"
         rows = self.datastore.read(sql, [*params, -1 if limit is None else limit])
         return [IndexRow(*row) for row in reversed(rows)]
 
@@ -152,6 +170,18 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
     def next_due(self, after: float) -> float | None:
         due: float | None = self.datastore.read(task_index.SELECT_NEXT_DUE, [after])[0][0]
         return due
+
+    def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
+        row = (task_id, path, birth, attempt, detail)
+        self.datastore.write(lambda cursor: cursor.execute(heartbeats.SAVE, row))
+
+    def select_heartbeat(self, task_id: str, birth: str, path: str) -> tuple[int, str] | None:
+        rows = self.datastore.read(heartbeats.SELECT, [task_id, birth, path])
+        return tuple(rows[0]) if rows else None
+
+    def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
+        sql, key = (heartbeats.DELETE, [task_id]) if path is None else (heartbeats.DELETE_ONE, [task_id, path])
+        self.datastore.write(lambda cursor: cursor.execute(sql, key))
 
     def select_ids(self) -> list[str]:
         return [task_id for (task_id,) in self.datastore.read(self._select_ids)]
@@ -184,7 +214,8 @@ class SQLiteStore(Store):
             with locked(os.path.join(folder, "open"), timeout=timeout, url=url):
                 if file.open():
                     recorder.create_table()
-                recorder.select_owners()
+                recorder.select_owners()  # a file without its first tables is damaged, and nothing is added to it
+                recorder.add_later_tables()
         except BaseException:
             file.close()
             raise

@@ -4,6 +4,7 @@ It holds what a list, a claim and a compare-and-swap ask for, so that none of th
 gives the columns no meaning beyond that: what a status is, and when a task is due, is decided above.
 """
 
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
@@ -35,6 +36,8 @@ class IndexRow(NamedTuple):
     note: str = ""
 
 
+_FIRST_SURROGATE, _LAST_SURROGATE = 0xD800, 0xDFFF
+
 COLUMNS = IndexRow._fields
 _ALL = ", ".join(COLUMNS)
 _STEADY = [name for name in COLUMNS if name not in ("id", "due")]
@@ -47,6 +50,8 @@ CREATE = [
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS task_due ON task_index (due) WHERE due IS NOT NULL",
 ]
+# What is held is little and changes seldom; an append to a task that is not held touches no page of this.
+CREATE_HELD = "CREATE INDEX IF NOT EXISTS task_held ON task_index (hold, updated) WHERE hold IS NOT NULL"
 INSERT = f"INSERT INTO task_index ({_ALL}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT (id) DO NOTHING"
 _SET = f"UPDATE task_index SET {', '.join(f'{name}=?' for name in _STEADY)}"
 _KEY = "WHERE id=? AND birth=? AND head=?"
@@ -85,3 +90,24 @@ def one_of(column: str, choices: Iterable[object], *, negate: bool = False) -> t
     """
     params = list(choices)
     return f"{column} {'NOT IN' if negate else 'IN'} ({', '.join('?' * len(params))})", params
+
+
+def begins_with(prefix: str) -> tuple[str, list[object]]:
+    """Give the SQL and the parameters of "the id begins with this text": a range of the primary key.
+
+    SQLite compares texts by their bytes, and UTF-8 keeps the order of code points: so the ids wanted stand
+    from the text itself up to the first that no longer begins with it. (LIKE would take `%` for anything
+    and `A` for `a`.)
+
+    >>> begins_with("mail-")
+    ('id>=? AND id<?', ['mail-', 'mail.'])
+    """
+    if any(_FIRST_SURROGATE <= ord(character) <= _LAST_SURROGATE for character in prefix):
+        return "FALSE", []  # an argument of a command may have one, a stored text never: UTF-8 cannot say it
+    stem = prefix.rstrip(chr(sys.maxunicode))
+    if not stem:
+        return "id>=?", [prefix]
+    following = ord(stem[-1]) + 1
+    if following == _FIRST_SURROGATE:
+        following = _LAST_SURROGATE + 1
+    return "id>=? AND id<?", [prefix, stem[:-1] + chr(following)]

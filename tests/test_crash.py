@@ -48,6 +48,15 @@ def test_a_crash_leaves_what_was_committed(disk: Store, point: str, kept: int) -
     append(disk, kept + 1)
 
 
+@pytest.mark.parametrize(("point", "kept"), [("heartbeat.before", (1, "one")), ("heartbeat.after", (1, "two"))])
+def test_a_crash_at_a_heartbeat_leaves_what_was_committed(disk: Store, point: str, kept: tuple[int, str]) -> None:
+    store = CrashingStore(disk, CrashPlan(2, point))
+    store.recorder.save_heartbeat("a", "birth", "1", 1, "one")
+    with pytest.raises(SimulatedCrash, match=point):
+        store.recorder.save_heartbeat("a", "birth", "1", 1, "two")
+    assert disk.recorder.select_heartbeat("a", "birth", "1") == kept
+
+
 def test_after_a_crash_the_store_refuses_everything(disk: Store) -> None:
     plan = CrashPlan(1, "body.before")
     store = CrashingStore(disk, plan)
@@ -68,6 +77,9 @@ def test_after_a_crash_the_store_refuses_everything(disk: Store) -> None:
         lambda: store.recorder.select_ready(1.0, agents=["agent"], busy_owners=[], limit=1),
         store.recorder.select_owners,
         store.recorder.select_ids,
+        lambda: store.recorder.save_heartbeat("a", "birth", "1", 1, ""),
+        lambda: store.recorder.select_heartbeat("a", "birth", "1"),
+        lambda: store.recorder.delete_heartbeats("a"),
         lambda: store.workers.hold("v", {}),
         lambda: store.workers.is_alive("w"),
         store.workers.live,
@@ -78,6 +90,7 @@ def test_after_a_crash_the_store_refuses_everything(disk: Store) -> None:
         with pytest.raises(SimulatedCrash, match=r"body\.before"):
             use()
     assert heads(disk) == (1, 1)
+    assert disk.recorder.select_heartbeat("a", "birth", "1") is None
 
 
 def test_a_dead_store_frees_its_workers_when_it_closes_and_leaves_the_disk_open(disk: Store) -> None:
@@ -127,7 +140,7 @@ def test_a_plan_dies_at_the_nth_point_of_all(disk: Store, nth: int) -> None:
     assert heads(disk)[0] == nth // 3
 
 
-def test_the_points_of_an_append_tell_what_is_appended(disk: Store) -> None:
+def test_a_point_tells_what_is_written_there(disk: Store) -> None:
     told: list[object] = []
 
     class Listening(CrashPlan):
@@ -135,8 +148,12 @@ def test_the_points_of_an_append_tell_what_is_appended(disk: Store) -> None:
             told.append((point, facts))
             super().reach(point, **facts)
 
-    append(CrashingStore(disk, Listening(None)), 1)
-    assert told == [(point, {"id": "a", "version": 1, "topics": ("topic",)}) for point in POINTS]
+    store = CrashingStore(disk, Listening(None))
+    append(store, 1)
+    store.recorder.save_heartbeat("a", "birth", "3/1", 2, "half")
+    appended, beaten = {"id": "a", "version": 1, "topics": ("topic",)}, {"id": "a", "path": "3/1", "attempt": 2}
+    beats = ["heartbeat.before", "heartbeat.after"]
+    assert told == [*((point, appended) for point in POINTS), *((point, beaten) for point in beats)]
 
 
 def test_one_thread_dies_of_itself_and_the_others_of_it(disk: Store) -> None:

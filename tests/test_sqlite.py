@@ -142,7 +142,152 @@ def test_an_empty_file_is_a_new_store(path: Path) -> None:
     assert_sound(path)
 
 
+# What the first files were made without
+
+FIRST_FILE = """
+CREATE TABLE stored_events (originator_id TEXT, originator_version INTEGER, topic TEXT, state BLOB,
+    PRIMARY KEY (originator_id, originator_version)) WITHOUT ROWID;
+CREATE TABLE task_index (
+    id TEXT PRIMARY KEY, birth TEXT NOT NULL, head INTEGER NOT NULL, activation INTEGER NOT NULL,
+    status TEXT NOT NULL, agent TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
+    due REAL, owner TEXT, strikes INTEGER NOT NULL, hold TEXT, note TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX task_due ON task_index (due) WHERE due IS NOT NULL;
+INSERT INTO stored_events VALUES ('a', 1, 'topic', x'7374617465');
+INSERT INTO task_index VALUES ('a', 'birth', 1, 0, 'held', 'agent', 1.0, 1.0, NULL, NULL, 0, 'doubt', '');
+PRAGMA application_id=0x50455244;
+PRAGMA user_version=1;
+"""
+HELD = row("a", 1)._replace(status="held", hold="doubt")
+
+
+@pytest.fixture
+def first_file(path: Path) -> Path:
+    with raw(path) as connection:
+        connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.executescript(FIRST_FILE)
+    return path
+
+
+def schema(path: Path) -> object:
+    """What a file is made of: statements without their spaces, and the version that says who can read it."""
+    with raw(path) as connection:
+        made = connection.execute("SELECT name, sql FROM sqlite_master").fetchall()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return {name: "".join(sql.split()) for name, sql in made}, version
+
+
+def test_a_file_of_the_first_perdure_gets_what_it_lacks_when_it_is_opened(first_file: Path, tmp_path: Path) -> None:
+    with SQLiteStore(str(first_file)) as store:
+        assert store.recorder.select_entries(hold=["doubt"], after=0.0) == [HELD]
+        store.recorder.save_heartbeat("a", "birth", "1", 1, "half")
+        append(store, "a", 2)
+        assert versions(store, "a") == [1, 2]
+        assert store.recorder.select_entries(hold=["doubt"], after=0.0) == []
+    SQLiteStore(str(tmp_path / "new.db")).close()
+    assert schema(first_file) == schema(tmp_path / "new.db")
+    with SQLiteStore(str(first_file)) as store:
+        assert store.recorder.select_heartbeat("a", "birth", "1") == (1, "half")
+    assert_sound(first_file)
+
+
+def test_an_older_perdure_that_has_the_file_open_goes_on_and_keeps_the_new_index_true(first_file: Path) -> None:
+    hold = "UPDATE task_index SET hold=?, updated=? WHERE id='a'"
+    with raw(first_file) as older:
+        older.execute(hold, ("doubt", 2.0))
+        with SQLiteStore(str(first_file)) as store:
+            older.execute(hold, ("strikes", 3.0))
+            assert store.recorder.select_entries(hold=["doubt", "strikes"], after=2.5) == [
+                HELD._replace(hold="strikes", updated=3.0)
+            ]
+            older.execute(hold, (None, 4.0))
+            assert store.recorder.select_entries(hold=["doubt", "strikes"], after=2.5) == []
+    assert_sound(first_file)
+
+
+def test_a_first_file_that_is_locked_is_unavailable_unchanged_and_opens_later(first_file: Path) -> None:
+    before = schema(first_file)
+    with raw(first_file) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailableError, match="locked"):
+            SQLiteStore(str(first_file), timeout=0.05)
+    assert schema(first_file) == before
+    SQLiteStore(str(first_file), timeout=0.05).close()
+    assert schema(first_file) != before
+
+
+def test_an_opening_that_has_nothing_to_add_waits_for_no_writer(path: Path) -> None:
+    SQLiteStore(str(path)).close()
+    with raw(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with SQLiteStore(str(path), timeout=0.05) as store:
+            assert store.recorder.select_heartbeat("a", "birth", "1") is None
+
+
+# How it is read
+
+
+def plan_of(store: SQLiteStore, path: Path, **facts: object) -> str:
+    """Ask SQLite how it reads what this selection of entries really sends."""
+    sent: list[str] = []
+    store.recorder.select_ids()  # a reader is there from its first use
+    reader = store.recorder.datastore._reader
+    reader.set_trace_callback(sent.append)
+    store.recorder.select_entries(**facts)
+    reader.set_trace_callback(None)
+    (sql,) = sent
+    with raw(path) as connection:
+        return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}"))
+
+
+@pytest.mark.parametrize("prefix", ["a", "a%_", "it's", "é", "\ud7ff", "a\U0010ffff"])
+def test_a_prefix_is_read_as_a_range_of_the_primary_key(store: SQLiteStore, path: Path, prefix: str) -> None:
+    assert "SEARCH task_index USING PRIMARY KEY (id>? AND id<?)" in plan_of(store, path, prefix=prefix)
+    assert "(id>? AND id<?)" in plan_of(store, path, prefix=prefix, status=["held"], agent="f", limit=1)
+
+
+def test_a_prefix_with_nothing_above_it_is_read_from_it_to_the_end(store: SQLiteStore, path: Path) -> None:
+    assert "SEARCH task_index USING PRIMARY KEY (id>?)" in plan_of(store, path, prefix="\U0010ffff")
+
+
+def test_what_is_held_is_read_by_its_own_index(store: SQLiteStore, path: Path) -> None:
+    newly = plan_of(store, path, hold=["differs", "unknown"], after=1.0)
+    assert "SEARCH task_index USING INDEX task_held (hold=? AND updated>?)" in newly
+    assert "USING INDEX task_held (hold=?)" in plan_of(store, path, hold=["differs"], status=["held"])
+
+
 # Whose turn it is
+
+
+def test_a_heartbeat_that_returned_is_there_for_another_process(store: SQLiteStore, path: Path) -> None:
+    store.recorder.save_heartbeat("a", "birth", "1", 1, "half")
+    assert run("say(*open_store(f'sqlite:///{sys.argv[1]}').recorder.select_heartbeat('a', 'birth', '1'))", path) == [
+        "1 half"
+    ]
+
+
+def test_a_heartbeat_waits_for_another_process_no_longer_than_an_append(store: SQLiteStore, path: Path) -> None:
+    with raw(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for write in (
+            lambda: store.recorder.save_heartbeat("a", "birth", "1", 1, ""),
+            lambda: store.recorder.delete_heartbeats("a"),
+        ):
+            with pytest.raises(StoreUnavailableError, match="locked"):
+                write()
+        assert store.recorder.select_heartbeat("a", "birth", "1") is None
+    store.recorder.save_heartbeat("a", "birth", "1", 1, "")
+
+
+def test_a_heartbeat_does_not_keep_a_store_that_is_in_a_hurry(path: Path) -> None:
+    with SQLiteStore(str(path), timeout=TIMEOUT) as store, raw(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        store.hurry(on=True)
+        began = monotonic()
+        with pytest.raises(StoreUnavailableError, match="locked"):
+            store.recorder.save_heartbeat("a", "birth", "1", 1, "")
+        assert monotonic() - began < TIMEOUT / 2
 
 
 def test_a_read_does_not_wait_for_a_write(store: SQLiteStore) -> None:
@@ -351,6 +496,8 @@ def test_no_error_of_the_driver_goes_through(store: SQLiteStore) -> None:
         store.recorder.update_index(row("a", 1)._replace(note=None), expected=("birth", 1))
     with pytest.raises(PersistenceError):
         store.recorder.select_entry(object())
+    with pytest.raises(PersistenceError):
+        store.recorder.save_heartbeat("a", "birth", "1", 1, None)
     assert store.recorder.select_entry("a") == row("a", 1)
     append(store, "a", 2)
 

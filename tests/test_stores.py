@@ -1,5 +1,6 @@
 """The contract of every store, run for each of them; and one history in which they must agree."""
 
+import itertools
 import pickle
 import threading
 from collections.abc import Iterator
@@ -245,6 +246,119 @@ def test_entries_are_selected_newest_last(store: Store) -> None:
     assert store.recorder.select_entry("d") is None
 
 
+def test_a_prefix_means_exactly_itself(store: Store) -> None:
+    ids = [
+        "a%",
+        "a%b",
+        "a_",
+        "aXb",
+        "A%",
+        "a'\"",
+        "é",
+        "é1",
+        "e\u0301",
+        "\ud7ff",
+        "\ue000",
+        "\U0010ffff",
+        "\U0010ffffz",
+    ]
+    for number, task_id in enumerate(ids):
+        create(store, task_id, created=float(number))
+
+    def begin_with(prefix: str) -> list[str]:
+        return [entry.id for entry in store.recorder.select_entries(prefix=prefix)]
+
+    assert begin_with("") == ids
+    assert begin_with("a") == ["a%", "a%b", "a_", "aXb", "a'\""]
+    assert begin_with("a%") == ["a%", "a%b"]
+    assert begin_with("a_") == ["a_"]
+    assert begin_with("a'") == ["a'\""]
+    assert begin_with("a%b ") == begin_with("b") == begin_with("a\0") == []
+    assert begin_with("é") == ["é", "é1"]
+    assert begin_with("\ud7ff") == ["\ud7ff"]
+    assert begin_with("\U0010ffff") == ["\U0010ffff", "\U0010ffffz"]
+    assert begin_with("a\U0010ffff") == []
+    assert begin_with("\udcff") == begin_with("a\ud800") == []
+    assert [entry.id for entry in store.recorder.select_entries(prefix="a", agent="agent", limit=2)] == ["aXb", "a'\""]
+    assert store.recorder.select_entries(prefix="a", status=["held"]) == []
+
+
+def test_entries_may_be_only_those_updated_after_a_moment(store: Store) -> None:
+    create(store, "old", updated=4.0, hold="differs")
+    create(store, "open", updated=6.0)
+    new = create(store, "new", updated=5.0, hold="differs")
+    unknown = create(store, "unknown", updated=5.0, created=2.0, hold="unknown")
+    select = store.recorder.select_entries
+    assert select(hold=["differs", "unknown"], after=4.0) == [new, unknown]
+    assert select(hold=["differs"], after=4.0) == [new]
+    assert select(hold=["differs", "unknown"], after=4.0, limit=1) == [unknown]
+    assert select(hold=["differs"], after=5.0) == []
+    assert [entry.id for entry in select(after=4.0)] == ["new", "open", "unknown"]
+    released = new._replace(head=2, updated=7.0, hold=None)
+    store.recorder.insert_events(events("new", 2), entry=released, expected=(new.birth, 1))
+    assert select(hold=["differs"], after=4.0) == []
+
+
+def test_a_heartbeat_is_overwritten_by_the_next(store: Store) -> None:
+    recorder = store.recorder
+    assert recorder.select_heartbeat("a", "x", "1") is None
+    for attempt, detail in [(1, "page 1"), (1, "page 2"), (2, ""), (2, "page 9")]:
+        recorder.save_heartbeat("a", "x", "1", attempt, detail)
+        assert recorder.select_heartbeat("a", "x", "1") == (attempt, detail)
+    assert contents(store) == ([], {})
+
+
+def test_the_late_heartbeat_of_a_body_that_was_given_up_changes_nothing(store: Store) -> None:
+    store.recorder.save_heartbeat("a", "x", "1", 10, "the second body's")
+    store.recorder.save_heartbeat("a", "x", "1", 9, "the first body's")
+    assert store.recorder.select_heartbeat("a", "x", "1") == (10, "the second body's")
+
+
+def test_a_heartbeat_of_another_birth_is_not_seen_and_is_replaced(store: Store) -> None:
+    store.recorder.save_heartbeat("a", "x", "1", 3, "of the first life")
+    assert store.recorder.select_heartbeat("a", "y", "1") is None
+    store.recorder.save_heartbeat("a", "y", "1", 1, "of the second")
+    assert store.recorder.select_heartbeat("a", "y", "1") == (1, "of the second")
+    assert store.recorder.select_heartbeat("a", "x", "1") is None
+
+
+def test_heartbeats_are_deleted_by_task_or_by_step(store: Store) -> None:
+    recorder = store.recorder
+    steps = [("a", "1"), ("a", "2"), ("a", "1/2"), ("b", "1")]
+
+    def left() -> list[tuple[str, str]]:
+        return [(task_id, path) for task_id, path in steps if recorder.select_heartbeat(task_id, "x", path)]
+
+    for task_id, path in steps:
+        recorder.save_heartbeat(task_id, "x", path, 1, "")
+    recorder.delete_heartbeats("a", "1")
+    assert left() == [("a", "2"), ("a", "1/2"), ("b", "1")]
+    recorder.delete_heartbeats("a")
+    assert left() == [("b", "1")]
+    recorder.delete_heartbeats("a")
+    recorder.delete_heartbeats("b", "2")
+    recorder.delete_heartbeats("nobody", "1")
+    assert left() == [("b", "1")]
+    recorder.save_heartbeat("a", "x", "1", 1, "again")
+    assert left() == [("a", "1"), ("b", "1")]
+
+
+def test_threads_that_beat_at_once_leave_the_highest_attempt(store: Store) -> None:
+    start = threading.Barrier(4)
+
+    def beat(first: int) -> None:
+        start.wait(TIMEOUT)
+        for attempt in range(first, 41, 4):
+            store.recorder.save_heartbeat("a", "x", "1", attempt, str(attempt))
+
+    threads = [threading.Thread(target=beat, args=(first,)) for first in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert store.recorder.select_heartbeat("a", "x", "1") == (40, "40")
+
+
 def test_ready_is_what_is_due_known_and_not_of_a_busy_owner(store: Store) -> None:
     late = create(store, "a", due=3.0)
     early = create(store, "b", due=1.0, owner="dead")
@@ -270,7 +384,12 @@ def test_hostile_text_comes_back(store: Store) -> None:
     entry = create(store, text, note=text, agent=text)
     assert store.recorder.select_entry(text) == entry
     assert store.recorder.select_entries(agent=text) == [entry]
+    assert store.recorder.select_entries(prefix=text) == store.recorder.select_entries(prefix=text[:-1]) == [entry]
     assert store.recorder.select_ids() == [text]
+    store.recorder.save_heartbeat(text, text, text, 1, text)
+    assert store.recorder.select_heartbeat(text, text, text) == (1, text)
+    store.recorder.delete_heartbeats(text, text)
+    assert store.recorder.select_heartbeat(text, text, text) is None
 
 
 def test_threads_that_race_for_a_version_win_it_once_each(store: Store) -> None:
@@ -326,6 +445,9 @@ def test_after_close_everything_says_so(store: Store) -> None:
         lambda: recorder.insert_events(events("a", 2), entry=row(head=2), expected=(entry.birth, 1)),
         lambda: recorder.update_index(entry, expected=(entry.birth, 1)),
         lambda: recorder.rebuild_index(lambda task_id, old: old),
+        lambda: recorder.save_heartbeat("a", "x", "1", 1, ""),
+        lambda: recorder.select_heartbeat("a", "x", "1"),
+        lambda: recorder.delete_heartbeats("a"),
     ):
         with pytest.raises(StoreClosedError, match="closed"):
             use()
@@ -419,19 +541,22 @@ entries = st.builds(
     status=st.sampled_from(["queued", "held"]),
     agent=st.sampled_from(["f", "g"]),
     created=st.sampled_from([1.0, 2.0]),
-    updated=st.just(1.0),
+    updated=st.sampled_from([1.0, 2.0]),
     due=moments,
     owner=owners,
     strikes=st.integers(0, 3),
-    hold=st.none() | st.just("doubt"),
+    hold=st.none() | st.sampled_from(["doubt", "differs"]),
     note=st.just(""),
 )
 births = st.sampled_from(["x", "y"])
+paths = st.sampled_from(["1", "2"])
 marks = st.none() | st.tuples(births, heads)
 acts = st.one_of(
     st.tuples(st.just("insert"), entries, marks, st.integers(0, 3)),
     st.tuples(st.just("update"), entries, st.tuples(births, heads)),
     st.tuples(st.just("replace"), st.lists(entries, max_size=3, unique_by=lambda entry: entry.id)),
+    st.tuples(st.just("beat"), names, births, paths, st.integers(1, 3), st.sampled_from(["", "half"])),
+    st.tuples(st.just("forget"), names, st.none() | paths),
 )
 
 
@@ -449,9 +574,36 @@ def perform(store: Store, act: tuple) -> str:
             case ("replace", rows):
                 by_id = {entry.id: entry for entry in rows}
                 recorder.rebuild_index(lambda task_id, old: by_id.get(task_id))
+            case ("beat", *heartbeat):
+                recorder.save_heartbeat(*heartbeat)
+            case ("forget", task_id, path):
+                recorder.delete_heartbeats(task_id, path)
     except (AppendConflictError, IntegrityError) as error:
         return f"{type(error).__name__} {getattr(error, 'found', None)}"
     return "done"
+
+
+def heartbeats(store: Store) -> list[tuple[int, str] | None]:
+    keys = itertools.product(["a", "b", "c"], ["x", "y"], ["1", "2"])
+    return [store.recorder.select_heartbeat(*key) for key in keys]
+
+
+awkward = st.text(st.sampled_from("aAbé%_*'\0\ud7ff\ue000\U0010fffe\U0010ffff"), max_size=3)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sets(awkward, max_size=12), st.lists(awkward | st.text(max_size=1) | st.just("a\udcff"), max_size=12))
+def test_all_stores_agree_with_python_on_what_begins_with_a_text(
+    tmp_path_factory: pytest.TempPathFactory, ids: set[str], prefixes: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("begin") / "tasks.db"
+    with open_store("memory:") as memory, open_store(f"sqlite:///{path}") as sqlite:
+        for store in (memory, sqlite):
+            for task_id in ids:
+                store.recorder.insert_events([], entry=row(task_id, 0), expected=None)
+            for prefix in prefixes:
+                found = [entry.id for entry in store.recorder.select_entries(prefix=prefix)]
+                assert found == sorted(task_id for task_id in ids if task_id.startswith(prefix))
 
 
 @settings(deadline=None)
@@ -464,6 +616,7 @@ def test_all_stores_agree_on_any_history(
         for act in history:
             assert perform(memory, act) == perform(sqlite, act)
             assert contents(memory) == contents(sqlite)
+            assert heartbeats(memory) == heartbeats(sqlite)
         for limit in (1, 9):
             ready = [
                 store.recorder.select_ready(1.0, agents={"f", *agents}, busy_owners=busy, limit=limit)
@@ -472,4 +625,7 @@ def test_all_stores_agree_on_any_history(
             assert ready[0] == ready[1]
             held = [store.recorder.select_entries(hold={"doubt"}, agent="f", limit=limit) for store in (memory, sqlite)]
             assert held[0] == held[1]
+            for facts in ({"hold": ["doubt", "differs"], "after": 1.0}, {"after": 1.0, "prefix": "a"}, {"prefix": "b"}):
+                some = [store.recorder.select_entries(limit=limit, **facts) for store in (memory, sqlite)]
+                assert some[0] == some[1]
         assert memory.recorder.select_owners() == sqlite.recorder.select_owners()

@@ -2,16 +2,23 @@
 
 What depends on what, each file only on those above it, and on `domain` and `stores`:
 
+    clock, threads, loop                  what time it is; daemon threads of our own; the loop of async agents
     mapper, view                          rows and events; what a person is told
-    task_log                              the one place that appends
-    info, definitions                     what running code is told; @agent, @step
-    activation, call, context             one incarnation and how it closes; one step; what running code calls
+    task_log, appender                    what is in the logs; the one place that appends
+    info, options, naming, definitions    what running code is told; @agent, @step
+    runtime, colours                      what a system runs things on; how sync and async code wait
+    activation, body                      one incarnation and how it closes; one entry into a body
+    raised, call                          errors that arrive as themselves; one call of a step
+    scope, context                        where in the program code stands; what running code calls
+    branches, frameworks                  side by side; steps by name
     supervised, worker                    actors whose every end is told; what those of one worker share
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
     directory, supervisor, recovery       who is active; what follows an end; what is due
     tree                                  the supervision tree in one constructor
-    system                                AgentSystem, TaskRef
-    testing, cli, demo                    the kit for users' own tests; the command line
+    replay, history                       one log against today's code; a log as a file
+    ref, system                           TaskRef, AgentSystem
+    testing                               the kit for users' own tests
+    check, render, look, decide, cli, …   the command line
 """
 
 from __future__ import annotations
@@ -35,14 +42,21 @@ def _guard_names() -> None:
 
 _guard_names()
 
-from actors.context import step_info, task_info  # noqa: E402  after the guard
-from actors.definitions import Agent, Step, agent, step  # noqa: E402
+from actors.body import heartbeat  # noqa: E402  after the guard
+from actors.branches import branch, gather, map_steps  # noqa: E402
+from actors.context import patched, step_info, task_info  # noqa: E402
+from actors.definitions import Agent, AsyncAgent, AsyncStep, Step, agent, step  # noqa: E402
+from actors.frameworks import get_logger, run_step, run_step_async  # noqa: E402
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
-from actors.system import AgentSystem, TaskRef  # noqa: E402
+from actors.options import StepOptions  # noqa: E402
+from actors.ref import TaskRef  # noqa: E402
+from actors.system import AgentSystem  # noqa: E402
 from actors.view import StepView, TaskView  # noqa: E402
 from domain.errors import (  # noqa: E402
+    BlockingCallError,
     DefinitionError,
     FailTask,
+    GivenUp,
     InsideTaskError,
     InvalidTaskIdError,
     NestedStepError,
@@ -51,6 +65,7 @@ from domain.errors import (  # noqa: E402
     PerdureError,
     ResolveError,
     StepError,
+    StepTimeoutError,
     Suspended,
     SystemClosedError,
     TaskConflictError,
@@ -60,10 +75,13 @@ from domain.errors import (  # noqa: E402
     TaskHeldError,
     UnknownAgentError,
     UnknownTaskError,
+    UnknownTypeError,
     UnreadableTaskError,
     UnstorableValueError,
 )
 from domain.faults import Fault  # noqa: E402
+from domain.retry import RetryPolicy  # noqa: E402
+from domain.types import register  # noqa: E402
 from stores import (  # noqa: E402
     InvalidStoreURLError,
     NewerStoreError,
@@ -76,10 +94,14 @@ from stores import (  # noqa: E402
 __all__ = [
     "Agent",
     "AgentSystem",
+    "AsyncAgent",
+    "AsyncStep",
+    "BlockingCallError",
     "DefinitionError",
     "Doubt",
     "FailTask",
     "Fault",
+    "GivenUp",
     "Happened",
     "InsideTaskError",
     "InvalidStoreURLError",
@@ -91,9 +113,12 @@ __all__ = [
     "OwnershipLost",
     "PerdureError",
     "ResolveError",
+    "RetryPolicy",
     "Step",
     "StepError",
     "StepInfo",
+    "StepOptions",
+    "StepTimeoutError",
     "StepView",
     "StoreCorruptError",
     "StoreError",
@@ -111,10 +136,20 @@ __all__ = [
     "Unknown",
     "UnknownAgentError",
     "UnknownTaskError",
+    "UnknownTypeError",
     "UnreadableTaskError",
     "UnstorableValueError",
     "agent",
+    "branch",
+    "gather",
+    "get_logger",
+    "heartbeat",
+    "map_steps",
     "open_store",
+    "patched",
+    "register",
+    "run_step",
+    "run_step_async",
     "step",
     "step_info",
     "task_info",

@@ -1,169 +1,391 @@
-"""One call of a step: hand over what the log has, settle a doubt, or run the body between its two records."""
+"""One call of a step: hand over what the log has, settle a doubt, or run attempts, each between its two records.
+
+Written once for sync and async code: a coroutine that never suspends in the first (`colours.py`).
+"""
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
-from actors.activation import Activation, from_users_code, running_body
-from actors.definitions import Step
+from actors.activation import Activation, StopAsked
+from actors.appender import Decide
+from actors.body import NO_LIMITS, Body, Ended, limits_of
+from actors.colours import Colour, asyncio_task
+from actors.definitions import AnyStep
 from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
-from domain.errors import StepError, UnstorableValueError
-from domain.events import Released, StepFailed, StepSucceeded
+from actors.raised import kind_of, mark, remade, to_data
+from actors.threads import NoThreadError
+from domain.errors import GivenUp, StepError, StepTimeoutError, UnknownTypeError, UnstorableValueError
+from domain.events import Released, StepFailed, StepSucceeded, TaskEvent
 from domain.faults import Fault
-from domain.record import StepRecord
-from domain.task import IN_DOUBT, UNREADABLE, idempotency_key
-from domain.values import convert, decode, digest, encode
+from domain.journal import STEP, Place
+from domain.record import Call, StepRecord
+from domain.task import IN_DOUBT, UNKNOWN_CLASS, UNREADABLE, AgentTask, idempotency_key
+from domain.values import convert, decode, digest, encode, loads
 
 logger = logging.getLogger("perdure")
+
+
+class Line(Protocol):
+    """The line of execution that calls."""
+
+    activation: Activation
+    colour: Colour
 
 
 class StepCall:
     """One call of a step, at its place."""
 
-    __slots__ = ("activation", "args", "arguments", "digest", "kwargs", "path", "step")
+    __slots__ = ("activation", "args", "arguments", "call", "colour", "kwargs", "path", "settings", "step")
 
     def __init__(
         self,
-        activation: Activation,
-        step: Step[..., Any],
-        path: str,
+        line: Line,
+        step: AnyStep,
+        place: Place,
         arguments: Mapping[str, Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        self.activation = activation
+        self.activation = line.activation
+        self.colour = line.colour
         self.step = step
-        self.path = path
+        self.settings = step.settings
+        self.path = place.path
         self.arguments = arguments
-        self.digest = _digest(arguments)
+        self.call = Call(place.path, STEP, step.name, _digest(arguments))
         self.args = args
         self.kwargs = kwargs
 
+    async def perform(self, record: StepRecord | None) -> Any:
+        """Go on with this call where the log ends: run it, hand it over, wait for its retry, settle a doubt."""
+        if record is None:
+            return await self._run("")
+        if record.outcome is not None:
+            return self.hand_over(record)
+        if record.retry_at is not None:
+            return await self._retry()
+        if record.settled is not None:
+            return await self._run(f"rerun by {record.settled.by}")
+        return await self._settle(record)
+
     def hand_over(self, record: StepRecord) -> Any:
-        """Give what the log has for this call, or settle its doubt."""
+        """Give the outcome that the log has."""
         outcome = record.outcome
-        if outcome is None:
-            return self._settle(record)
-        if isinstance(outcome, StepFailed):
-            raise _step_error(self.step.name, self.path, record.attempt, Fault.from_data(outcome.error))
         if isinstance(outcome, StepSucceeded):
             return self._decoded(outcome.value)
+        if isinstance(outcome, StepFailed):
+            raise self._error(record, outcome)
+        assert isinstance(outcome, Released)  # noqa: S101  a value, a failure, or a person's word
         if outcome.decision == "fail":
-            fault = Fault(("GivenUp",), f"given up by {outcome.by}")
-            raise _step_error(self.step.name, self.path, record.attempt, fault)
+            raise self._step_error(record, Fault(("GivenUp",), f"given up by {outcome.by}"))
         return self._resolved(outcome)
 
-    def run(self, attempt: int, doubt: str) -> Any:
-        """Run the body: its start is in the log before it, its outcome before anyone sees it."""
-        activation, step, path = self.activation, self.step, self.path
-        activation.before_body()
-        if not step.idempotent:
-            label = step.label(self.arguments)
-            activation.append(
-                lambda task, now: task.start_step(
-                    activation.number, now, path, "step", step.name, self.digest, label, doubt
-                ),
-                inside=activation.unless_stopped,
-            )
-        value, error = self._body(step.fn, "body", attempt, *self.args, **self.kwargs)
-        encoded = None
-        if error is None:
-            encoded, error = self._encoded(value)
-        self._finish(attempt, encoded, error, "")
-        if error is not None:
-            raise _step_error(step.name, path, attempt, error)
-        return self._decoded(encoded)
+    # ------------------------------------------------------------------ attempts
 
-    def _settle(self, record: StepRecord) -> Any:
-        if record.settled is not None:
-            return self.run(record.attempt + 1, f"rerun by {record.settled.by}")
-        if self.step.on_doubt == "rerun":
-            return self.run(record.attempt + 1, "rerun")
-        self.activation.before_body()
-        if self.step.on_doubt == "hold":
-            self._hold_in_doubt("")
-        return self._ask(record)
+    async def _run(self, doubt: str) -> Any:
+        """Make attempts until one has a value, or there is to be no further one, and hand that over."""
+        await self._attempt(doubt)
+        return await self._retry()
 
-    def _ask(self, record: StepRecord) -> Any:
-        key = idempotency_key(self.activation.task.birth, self.path)
-        doubt = Doubt(
-            self.activation.task.id,
-            self.path,
-            self.step.name,
-            record.attempt,
-            record.started,
-            key,
-            self.args,
-            self.kwargs,
-        )
-        answer, error = self._body(cast("Callable[..., Any]", self.step.on_doubt), "doubt", record.attempt, doubt)
-        if isinstance(answer, NotHappened):
-            return self.run(record.attempt + 1, "not happened")
-        if isinstance(answer, Happened):
-            encoded, error = self._encoded(answer.value)
-            if error is None:
-                self._finish(record.attempt, encoded, None, "on_doubt")
-                return self._decoded(encoded)
-        name = getattr(self.step.on_doubt, "__name__", "on_doubt")
-        if error is not None:
-            self._hold_in_doubt(f"{name} could not tell: {error}")
-        if isinstance(answer, Unknown):
-            self._hold_in_doubt(f"{name} does not know" + (f": {answer.why}" if answer.why else ""))
-        return self._hold_in_doubt(
-            f"{name} answered {type(answer).__name__}, not one of Happened, NotHappened, Unknown"
-        )
+    async def _retry(self) -> Any:
+        """Wait for the next attempt and make it, as long as there is to be one; hand over what came of it."""
+        task = self.activation.task
+        while (due := task.steps[self.path].retry_at) is not None:
+            if await self._wait(due):
+                await self._cancelled(task.steps[self.path].attempt)
+            else:
+                await self._attempt("")
+        return self.hand_over(task.steps[self.path])
 
-    def _body(
-        self, fn: Callable[..., Any], kind: str, attempt: int, *args: Any, **kwargs: Any
-    ) -> tuple[Any, Fault | None]:
-        """Enter a function that touches the world; whatever it raises is data."""
+    async def _attempt(self, doubt: str) -> None:
+        """Make the next attempt, within what is left of its limits."""
         activation = self.activation
-        info = StepInfo(activation.task.id, self.path, self.step.name, attempt, activation.task.birth)
-        self._reach(f"{kind}.before", info)
-        token = running_body.set(info)
-        activation.body = info
-        try:
-            value, error = fn(*args, **kwargs), None
-        except BaseException as raised:
-            value, error = None, Fault.of(from_users_code(raised))
-        finally:
-            activation.body = None
-            running_body.reset(token)
-        self._reach(f"{kind}.after", info)
-        return value, error
+        self._may_go_on()
+        record = activation.task.steps.get(self.path)
+        attempt = 1 if record is None else record.attempt + 1
+        limits = limits_of(self.settings, None if record is None else record.began, activation.runtime.clock.now())
+        was_entered = attempt > 1 or (self.settings.idempotent and activation.number > 1)
+        last, cancelled = await self._last_heartbeat() if was_entered else (None, False)
+        detail = None if last is None else self._decoded(loads(last), "the last heartbeat")
+        body = Body(activation, self._info(attempt, detail), limits or NO_LIMITS)
+        if limits is None:
+            await self._fail(attempt - 1, StepTimeoutError(self._over_all()), retry=False)
+        else:
+            await self._run_body(body, doubt, cancelled)
+        if last is not None or body.has_beaten:
+            await self._run_blocking(self._after_heartbeats, body)
 
-    def _reach(self, point: str, info: StepInfo) -> None:
+    async def _run_body(self, body: Body, doubt: str, cancelled: bool) -> None:
+        """Run a body between its two records: its start is in the log before, its end before anyone sees it."""
+        activation, attempt, step = self.activation, body.info.attempt, self.step
+        activation.enter_body(body, self.path)  # before its start is in the log: who closes now waits for its end
+        try:
+            if await self._start(doubt) or cancelled or await self._cancellation_waits():
+                await self._cancelled(attempt)
+            else:
+                ended = await self._enter("body", body, step.fn, self.args, self.kwargs, is_async=step.is_async)
+                await self._record(attempt, ended)
+        except StopAsked:
+            activation.leave_body(body)
+            activation.stop(here=not self.colour.awaits)
+        except NoThreadError as error:
+            activation.leave_body(body)
+            activation.wait_for_threads(error, here=not self.colour.awaits)
+        finally:
+            activation.leave_body(body)
+
+    async def _start(self, doubt: str) -> bool:
+        """Record that an attempt starts; tells whether it was cancelled meanwhile. Raises StopAsked."""
+        if self.settings.idempotent:
+            return False
+        activation, label = self.activation, self.step.label(self.arguments)
+        return await self._append(
+            lambda task, now: task.start_step(activation.number, now, self.call, label, doubt),
+            activation.unless_stopped,
+        )
+
+    async def _cancellation_waits(self) -> bool:
+        """Tell whether a cancellation from outside waits for the next await: no body begins under it."""
+        cancelling = getattr(asyncio_task(), "cancelling", None) if self.colour.awaits else None
+        if cancelling is None or not cancelling():
+            return False
+        import asyncio  # noqa: PLC0415  a loop runs, so it is there
+
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            return True
+        return False
+
+    async def _record(self, attempt: int, ended: Ended) -> None:
+        """Record how an attempt ended."""
+        if ended.given_up:
+            await self._after_giving_up(attempt, ended)
+        elif issubclass(type(ended.error), GivenUp) and self.activation.hints.over.is_set():
+            self._leave_in_doubt()
+        elif ended.cancelled:
+            await self._cancelled(attempt)
+        elif ended.error is not None:
+            await self._fail(attempt, ended.error)
+        else:
+            try:
+                encoded = checked(ended.value, self.activation.runtime.value_limit)
+            except UnstorableValueError as error:
+                error.args = (f"what it returned cannot be stored: {error}",)
+                await self._fail(attempt, error, retry=False)
+            else:
+                await self._succeed(attempt, encoded, "")
+
+    async def _succeed(self, attempt: int, encoded: Any, source: str) -> None:
+        number = self.activation.number
+        await self._append(
+            lambda task, now: task.finish_step(number, now, self.call, attempt, value=encoded, source=source)
+        )
+        self.activation.after_outcome()
+
+    async def _fail(self, attempt: int, error: BaseException, *, retry: bool = True) -> None:
+        """Record an attempt that ended in an error, and when the next one is due, if any is."""
+        policy, total, number = self.settings.retry, self.settings.total_timeout, self.activation.number
+        again, jitter = retry and policy.wants(error), random.uniform(-1, 1)
+        data = to_data(error, self.settings.raises, self.activation.runtime.value_limit)
+
+        def decide(task: AgentTask, now: float) -> list[TaskEvent]:
+            record, due = task.steps.get(self.path), None
+            if again:
+                failures = 1 if record is None else len(record.failures) + 1
+                until = None if total is None else total + (now if record is None else record.began)
+                due = policy.next_attempt(failures, now, jitter=jitter, until=until)
+            return task.finish_step(number, now, self.call, max(attempt, 1), error=data, retry_at=due)
+
+        await self._append(decide)
+        self.activation.after_outcome()
+
+    async def _wait(self, due: float) -> bool:
+        """Wait until the next attempt is due; where all of the task waits, it is unwound meanwhile.
+
+        Tells whether a cancellation from outside came first.
+        """
+        activation = self.activation
+        if activation.probe or activation.closed is not None:
+            activation.stop(here=not self.colour.awaits)
+        self._reach("retry.wait", None)
+        woken: list[bool] = []
+
+        def wake() -> None:
+            woken.append(True)
+            activation.wake()
+
+        try:
+            _, cancelled = await self.colour.run(
+                activation.runtime.threads, activation.wait_until, due, lambda: bool(woken), on_cancel=wake
+            )
+        except NoThreadError:
+            activation.suspend(due, here=not self.colour.awaits)
+        return cancelled
+
+    async def _after_giving_up(self, attempt: int, ended: Ended) -> None:
+        """Settle the doubt about a body that was given up; where it may be run again, that was a failed attempt."""
+        self._reach("body.given up", None)
+        if self.activation.hints.over.is_set():
+            self._leave_in_doubt()
+        record = self.activation.task.steps.get(self.path)
+        if self.settings.on_doubt == "hold":
+            self._hold_in_doubt(ended.given_up)
+        if callable(self.settings.on_doubt) and record is not None and await self._ask(record):
+            return
+        if ended.cancelled:
+            await self._cancelled(attempt)
+        else:
+            await self._fail(attempt, StepTimeoutError(ended.given_up))
+
+    async def _cancelled(self, attempt: int) -> None:
+        """Record that a cancellation from outside has reached this step: no replay could follow it."""
+        import asyncio  # noqa: PLC0415  who was cancelled has it
+
+        if self.activation.hints.over.is_set():
+            self._leave_in_doubt()
+        message = (
+            f"step {self.path} {self.step.name} was cancelled from outside (asyncio.timeout or wait_for around it, or a"
+            " cancelled task), at a moment that no replay could find again: give the step a limit by timeout= instead"
+        )
+        await self._fail(attempt, asyncio.CancelledError(message), retry=False)
+
+    def _over_all(self) -> str:
+        total = self.settings.total_timeout
+        return f"the limit over all its attempts, {total:g} s, has passed; the last one may have happened"
+
+    # ------------------------------------------------------------------ doubt
+
+    async def _settle(self, record: StepRecord) -> Any:
+        on_doubt = self.settings.on_doubt
+        if on_doubt == "rerun":
+            return await self._run("rerun")
+        self._may_go_on()
+        if on_doubt == "hold":
+            self._hold_in_doubt("")
+        if await self._ask(record):
+            return self.hand_over(self.activation.task.steps[self.path])
+        return await self._run("not happened")
+
+    async def _ask(self, record: StepRecord) -> bool:
+        """Ask `on_doubt`, and tell whether it happened, which is in the log then; where nobody can tell, hold."""
+        activation = self.activation
+        key = idempotency_key(activation.task.birth, self.path)
+        facts = (activation.task.id, self.path, self.step.name, record.attempt, record.started)
+        doubt = Doubt(*facts, key, self.args, self.kwargs)
+        ask = cast("Callable[..., Any]", self.settings.on_doubt)
+        body = Body(activation, self._info(record.attempt, None))
+        activation.enter_body(body, self.path)
+        try:
+            ended = await self._enter("doubt", body, ask, (doubt,), {}, is_async=False)
+        except NoThreadError as error:
+            activation.leave_body(body)
+            activation.wait_for_threads(error, here=not self.colour.awaits)
+        finally:
+            activation.leave_body(body)
+        answer, why = ended.value, ""
+        name = getattr(ask, "__name__", "on_doubt")
+        if isinstance(answer, NotHappened):
+            return False
+        if isinstance(answer, Happened):
+            try:
+                encoded = checked(answer.value, activation.runtime.value_limit)
+                await self._succeed(record.attempt, encoded, "on_doubt")
+            except UnstorableValueError as error:
+                why = f"{name} could not tell: {Fault.of(error)}"
+            else:
+                return True
+        elif ended.error is not None:
+            why = f"{name} could not tell: {Fault.of(ended.error)}"
+        elif isinstance(answer, Unknown):
+            why = f"{name} does not know" + (f": {answer.why}" if answer.why else "")
+        else:
+            why = f"{name} answered {type(answer).__name__}, not one of Happened, NotHappened, Unknown"
+        return self._hold_in_doubt(why)
+
+    def _leave_in_doubt(self) -> NoReturn:
+        """Stop with a body that its worker has given up because it closes: no failure of the step's own."""
+        self.activation.stop(here=not self.colour.awaits, cut_off=[self.path])
+
+    def _hold_in_doubt(self, answer: str) -> NoReturn:
+        details: dict[str, object] = {"answer": answer} if answer else {}
+        self.activation.hold(IN_DOUBT, self.path, details, here=not self.colour.awaits)
+
+    # ------------------------------------------------------------------ parts
+
+    def _may_go_on(self) -> None:
+        """Stop here where no further body may start."""
+        if self.activation.must_stop():
+            self.activation.stop(here=not self.colour.awaits)
+
+    async def _append(self, decide: Decide, inside: Callable[[], None] | None = None) -> bool:
+        """Append; tells whether a cancellation came meanwhile, which never undoes what is in the log."""
+        if not self.colour.awaits:
+            self.activation.append(decide, inside)
+            return False
+        return await self._run_blocking(self.activation.append, decide, inside)
+
+    async def _run_blocking(self, fn: Callable[..., object], *args: object) -> bool:
+        try:
+            _, cancelled = await self.colour.run(self.activation.runtime.commits, fn, *args)
+        except NoThreadError:  # better a short wait of the loop than an end that is not in the log
+            fn(*args)
+            return False
+        return cancelled
+
+    def _info(self, attempt: int, detail: Any) -> StepInfo:
+        task = self.activation.task
+        return StepInfo(task.id, self.path, self.step.name, attempt, task.birth, detail)
+
+    async def _enter(
+        self,
+        kind: str,
+        body: Body,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        is_async: bool,
+    ) -> Ended:
+        """Enter a function that touches the world."""
+        self._reach(f"{kind}.before", body.info)
+        ended = await body.run(self.colour, fn, args, kwargs, is_async=is_async)
+        if ended.given_up:
+            self.activation.leave_body(body)
+        else:
+            self._reach(f"{kind}.after", body.info)
+        return ended
+
+    async def _last_heartbeat(self) -> tuple[str | None, bool]:
+        """Give the last detail as it is stored, and whether a cancellation from outside came meanwhile."""
+        found: list[str | None] = []
+        cancelled = await self._run_blocking(lambda: found.append(self.activation.last_heartbeat(self.path)))
+        return found[0], cancelled
+
+    def _after_heartbeats(self, body: Body) -> None:
+        body.flush()
+        self.activation.forget_heartbeat(self.path)
+
+    def _reach(self, point: str, info: StepInfo | None) -> None:
         try:
             self.activation.store.reach(point, info=info)
         except BaseException as death:
             self.activation.close(death)
 
-    def _finish(self, attempt: int, encoded: Any, error: Fault | None, source: str) -> None:
-        activation = self.activation
-        activation.append(
-            lambda task, now: task.finish_step(
-                *(activation.number, now, self.path, "step", self.step.name, self.digest, attempt),
-                value=encoded,
-                source=source,
-                error=error,
-            )
-        )
-        activation.after_outcome()
+    # ------------------------------------------------------------------ values and errors
 
-    def _encoded(self, value: Any) -> tuple[Any, Fault | None]:
-        try:
-            return checked(value), None
-        except UnstorableValueError as error:
-            what = f"what it returned cannot be stored: {error}"
-            return None, Fault(Fault.of(error).kinds, what)
-
-    def _decoded(self, encoded: Any) -> Any:
+    def _decoded(self, encoded: Any, what: str = "the value") -> Any:
         try:
             return decode(encoded)
         except ValueError as error:
-            self._hold_unreadable(str(error))
+            reason = UNKNOWN_CLASS if isinstance(error, UnknownTypeError) else UNREADABLE
+            message = f"{what} of step {self.path} {self.step.name} cannot be read: {error}"
+            here = not self.colour.awaits
+            self.activation.hold(reason, self.path, {"message": message}, here=here)
 
     def _resolved(self, outcome: Released) -> Any:
         value = self._decoded(outcome.value)
@@ -172,13 +394,27 @@ class StepCall:
         except ValueError as error:
             self._hold_in_doubt(f"the value given by {outcome.by} does not fit: {error}")
 
-    def _hold_in_doubt(self, answer: str) -> NoReturn:
-        logger.error("task %s is held: step %s %s is in doubt", self.activation.task.id, self.path, self.step.name)
-        self.activation.hold(IN_DOUBT, self.path, {"answer": answer} if answer else {})
+    def _error(self, record: StepRecord, outcome: StepFailed) -> BaseException:
+        error = self._step_error(record, Fault.from_data(outcome.error))
+        kind = kind_of(outcome.error, self.settings.raises)
+        if kind is None:
+            return error
+        parts = self._decoded(outcome.error["raised"], "the error")
+        try:
+            itself = remade(kind, parts)
+        except Exception:  # its class has changed since
+            return error
+        itself.__cause__ = error
+        self.activation.declared[mark(itself)] = error
+        return itself
 
-    def _hold_unreadable(self, why: str) -> NoReturn:
-        message = f"the value of step {self.path} {self.step.name} cannot be read: {why}"
-        self.activation.hold(UNREADABLE, self.path, {"message": message})
+    def _step_error(self, record: StepRecord, fault: Fault) -> StepError:
+        name, path = self.step.name, self.path
+        message = f"step {path} {name} failed: {fault}"
+        if record.attempt > 1:
+            message = f"step {path} {name} failed after {record.attempt} attempts: {fault}"
+        errors = record.errors
+        return StepError(message, step=name, path=path, attempts=record.attempt, fault=fault, errors=errors)
 
 
 def _digest(arguments: Any) -> str:
@@ -187,7 +423,3 @@ def _digest(arguments: Any) -> str:
         return digest(encode(arguments))
     except UnstorableValueError:
         return ""
-
-
-def _step_error(name: str, path: str, attempts: int, fault: Fault) -> StepError:
-    return StepError(f"step {path} {name} failed: {fault}", step=name, path=path, attempts=attempts, fault=fault)

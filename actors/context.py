@@ -3,186 +3,309 @@
 An activation walks its agent's code from the top. Each step takes the next position of its scope; the log's word for
 that position is given back as a fresh copy, and only where the log has none does a body run, between the record of
 its start and of its outcome.
-
-A context closes when its activation stops, for any reason. From then on every call of ours in it raises the same
-exception again, runs nothing and writes nothing; what the agent's function then returns or raises is ignored.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors.activation import Activation, Hints, from_users_code, running_body
+from actors.activation import Activation
+from actors.body import from_users_code, running_body
 from actors.call import StepCall
-from actors.definitions import Agent, Step, current
+from actors.colours import asyncio_task, drive
+from actors.definitions import AnyAgent, AnyStep, current
 from actors.info import StepInfo, TaskInfo
-from actors.task_log import Appender
-from domain.errors import FailTask, InsideTaskError, NestedStepError, OutsideTaskError, StepError
-from domain.journal import Differs, arguments_changed, join, left_over, look_up, look_up_scope
+from actors.raised import step_error_of
+from actors.scope import Scope
+from actors.threads import NoThreadError
+from domain.errors import BlockingCallError, FailTask, InsideTaskError, OutsideTaskError
+from domain.events import StepSucceeded
+from domain.journal import (
+    NOW,
+    PATCH,
+    Differs,
+    Place,
+    arguments_changed,
+    is_replay,
+    look_up,
+    look_up_patch,
+    look_up_scope,
+)
+from domain.record import Call
+
+if TYPE_CHECKING:
+    from actors.threads import Job
 
 logger = logging.getLogger("perdure")
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an agent's function left: `value`, or `error`; neither counts where the context was closed."""
+    """How an agent's function left: `value`, or `error`; neither counts where the activation was closed."""
 
     value: Any = None
     error: BaseException | None = None
-    closed: BaseException | None = None
 
 
 def step_info() -> StepInfo:
     """Tell the running step about itself. Raises OutsideTaskError where no step's body runs."""
-    info = running_body.get()
-    if info is None:
+    body = running_body.get()
+    if body is None:
         raise OutsideTaskError(
             "step_info() was called outside of the body of a step: only a step has a key and an attempt"
         )
-    return info
+    return body.info
 
 
 def task_info() -> TaskInfo | None:
     """Tell agent code about its task; None where no task runs, and inside the body of a step."""
+    here = context()
+    if here is None:
+        return None
+    task = here.activation.task
+    return TaskInfo(task.id, task.agent, here.activation.number, dict(task.tags), here)
+
+
+def context() -> Context | None:
+    """Give the place in a program at which this code runs, between its steps; None elsewhere."""
     caller = current.get()
     if running_body.get() is not None or not isinstance(caller, Context) or not caller.is_here():
         return None
-    task = caller.task
-    return TaskInfo(task.id, task.agent, caller.number, dict(task.tags))
+    return caller
 
 
 def lend_place() -> AbstractContextManager[None]:
     """Lend the place of the task whose body runs here, if one does, while it waits for another task."""
-    caller = current.get()
-    if running_body.get() is None or not isinstance(caller, Context):
-        return nullcontext()
-    return caller.hints.lend()
+    body = running_body.get()
+    return nullcontext() if body is None else body.activation.hints.lend()
 
 
 def refuse_inside_agent(what: str, instead: str) -> None:
     """Raise InsideTaskError between an agent's steps: what is done there happens again at each replay."""
-    if task_info() is not None:
+    if context() is not None:
         raise InsideTaskError(f"{what} inside an agent would happen again at each replay: {instead}")
 
 
-class Context(Activation):
-    """An activation with a place in the program: it numbers the calls of its agent's code."""
+def refuse_on_loop(what: str, instead: str) -> None:
+    """Raise BlockingCallError on an event loop on which the async body of a step runs: the call would block it."""
+    if running_body.get() is not None and asyncio_task() is not None:
+        raise BlockingCallError(f"{what} would block the event loop that runs this body: {instead}")
 
-    def __init__(self, appender: Appender, number: int, hints: Hints | None = None, *, probe: bool = False) -> None:
-        super().__init__(appender, number, hints, probe=probe)
-        self._scope, self._asked = "", 0
-        self._passed_over: Differs | None = None
 
-    def run(self, agent: Agent[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Outcome:
-        """Call the agent from the top and tell how it left.
+def refuse_on_any_loop(what: str, instead: str) -> None:
+    """Raise BlockingCallError where an event loop runs on this thread, for a call that may block it for long."""
+    if asyncio_task() is not None:
+        raise BlockingCallError(f"{what} would block the event loop that runs here: {instead}")
 
-        A closed context decides, not what the function did about it.
-        """
+
+def patched(name: str) -> bool:
+    """Tell whether this task is to run the new code that you have put under `if patched(name):`.
+
+    True in a task that has not come further than this place yet, and from then on at each replay of it; False in one
+    whose log was written by the old code here. It takes a position, as a step does, only where it is true; its answer
+    is in the log with the next append. The first answer holds: in a loop, a task that has begun with the old code
+    goes on with it. When no task is left that began before the patch, drop the old code and leave the call.
+
+    Raises OutsideTaskError where no task runs.
+    """
+    here = context()
+    if here is None:
+        raise OutsideTaskError(f"patched({name!r}) was called where no agent's code runs")
+    return here.patched(name)
+
+
+class Context(Scope):
+    """A scope whose calls are those of an agent's code."""
+
+    # ------------------------------------------------------------------ steps
+
+    def call_step(self, step: AnyStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do the step at the next position, and block until it is done."""
+        self.check(f"step {step.name}", step.name, blocks=True, is_async=step.is_async)
+        call, found = self._find(step, args, kwargs)
+        if found is not None and found.outcome is not None:
+            return call.hand_over(found)
+        return drive(call.perform(found))
+
+    async def call_step_async(self, step: AnyStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do the step at the next position."""
+        self.check(f"step {step.name}", step.name, blocks=False, is_async=step.is_async)
+        call, found = self._find(step, args, kwargs)
+        if found is not None and found.outcome is not None:
+            return call.hand_over(found)
+        return await call.perform(found)
+
+    def _find(self, step: AnyStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[StepCall, Any]:
+        """Take the next position for a call, and look up what the log has there."""
+        arguments = step.arguments(args, kwargs)
+        place = self.next_place()
+        call = StepCall(self, step, place, arguments, args, kwargs)
+        found = look_up(self.activation.task, place, "step", step.names, call.call.digest)
+        if isinstance(found, Differs):
+            self.hold_for_code(found)
+        if found is not None and arguments_changed(found, call.call.digest):
+            logger.warning(
+                "task %s: step %s %s has other arguments than when it was recorded; its recorded outcome stands",
+                *(self.activation.task.id, place.path, step.name),
+            )
+        return call, found
+
+    # ------------------------------------------------------------------ agents
+
+    def call_agent(self, agent: AnyAgent, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an agent in a scope of its own, which takes one position of the caller's, and block until it returns."""
+        if context() is None and not agent.is_async:
+            return agent.fn(*args, **kwargs)
+        self.check(f"agent {agent.name}", agent.name, blocks=True, is_async=agent.is_async)
+        path = self._agent_path(agent)
+        if agent.is_async:
+            try:
+                job: Job[Outcome] = self.activation.runtime.loop.start(
+                    lambda: self._inside_async(path, agent, args, kwargs)
+                )
+            except NoThreadError as error:
+                self.activation.wait_for_threads(error, here=True)
+            return self._returned(job.result())
+        return self._returned(self._inside(path, agent, args, kwargs))
+
+    async def call_agent_async(self, agent: AnyAgent, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an agent in a scope of its own, which takes one position of the caller's: of who awaits this."""
+        here = context()
+        if here is None and agent.is_async:
+            return await agent.fn(*args, **kwargs)
+        here = here or self
+        here.check(f"agent {agent.name}", agent.name, blocks=False, is_async=agent.is_async)
+        path = here._agent_path(agent)
+        if agent.is_async:
+            return here._returned(await here._inside_async(path, agent, args, kwargs))
+        threads = here.activation.runtime.threads
+        try:
+            outcome, cancelled = await here.colour.run(threads, here._inside, path, agent, args, kwargs)
+        except NoThreadError as error:
+            here.activation.wait_for_threads(error, here=False)
+        if cancelled:
+            logger.warning(
+                "task %s: agent %s at %s was cancelled from outside; sync code cannot be, and no replay could follow:"
+                " give its steps a limit by timeout= instead",
+                *(here.activation.task.id, agent.name, path),
+            )
+        return here._returned(outcome)
+
+    def _agent_path(self, agent: AnyAgent) -> str:
+        place = self.next_place()
+        if differs := look_up_scope(self.activation.task, place.path, f"a call of agent {agent.name}"):
+            self.hold_for_code(differs)
+        return place.path
+
+    def _inside(self, path: str, agent: AnyAgent, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+        return self.inner(path).run(lambda: agent.fn(*args, **kwargs), self)
+
+    async def _inside_async(self, path: str, agent: AnyAgent, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+        return await self.inner(path).run_async(lambda: agent.fn(*args, **kwargs), self)
+
+    def _returned(self, outcome: Outcome) -> Any:
+        self.activation.check()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    # ------------------------------------------------------------------ running
+
+    def run(self, code: Callable[[], Any], outer: Scope | None = None) -> Outcome:
+        """Run the code of this scope on this line of execution, and tell how it left."""
         token = current.set(self)
         try:
-            outcome = Outcome(agent.fn(*args, **kwargs))
+            outcome = Outcome(code())
+        except BaseException as error:
+            outcome = Outcome(error=from_users_code(from_users_code(error)))
+        finally:
+            current.reset(token)
+        self.left(outcome, outer)
+        return outcome
+
+    async def run_async(self, code: Callable[[], Any], outer: Scope | None = None) -> Outcome:
+        """Run the async code of this scope on this line of execution, and tell how it left."""
+        token = current.set(self)
+        try:
+            outcome = Outcome(await code())
         except BaseException as error:
             outcome = Outcome(error=from_users_code(error))
         finally:
             current.reset(token)
-        if self.closed is None and (outcome.error is None or issubclass(type(outcome.error), StepError | FailTask)):
-            with suppress(BaseException):
-                self._end_scope()
-        return Outcome(outcome.value, outcome.error, self.closed)
+        self.left(outcome, outer)
+        return outcome
 
-    # ------------------------------------------------------------------ calls
+    def left(self, outcome: Outcome, outer: Scope | None) -> None:
+        """End this scope. A crash is no difference, unless the code around it goes on after it."""
+        if self.activation.closed is not None:
+            return
+        if outcome.error is None or self._is_an_ending(outcome.error):
+            with suppress(BaseException):  # it has closed the activation, which is looked at
+                self.end()
+        if outcome.error is not None and outer is not None:
+            self.leave_by(outer)
 
-    def call_agent(self, agent: Agent[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call an agent in a scope of its own, which takes one position of the caller's."""
-        if running_body.get() is not None or not self.is_here():
-            return agent.fn(*args, **kwargs)
-        self._check("agent", agent.name)
-        path = self._next_path()
-        if differs := look_up_scope(self.task, path, agent.name):
-            self.hold_for_code(differs)
-        outer = self._scope, self._asked
-        self._scope, self._asked = path, 0
-        try:
-            value = agent.fn(*args, **kwargs)
-        except BaseException as error:
-            self._leave_by(error)
-            self._scope, self._asked = outer
-            raise
-        if self.closed is not None:
-            self.close(self.closed)
-        self._end_scope()
-        self._scope, self._asked = outer
-        return value
+    def _is_an_ending(self, error: BaseException) -> bool:
+        return step_error_of(error, self.activation.declared) is not None or issubclass(type(error), FailTask)
 
-    def _leave_by(self, error: BaseException) -> None:
-        """End a scope that an exception leaves: a crash is no difference, unless the caller goes on after it."""
-        if self.closed is not None:
-            self.close(self.closed)
-        if issubclass(type(error), StepError | FailTask):
-            self._end_scope()
-        self._passed_over = self._passed_over or left_over(self.task, self._scope, self._asked)
+    # ------------------------------------------------------------------ the same in every run
 
-    def call_step(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do the step at the next position: hand over what the log has, or run the body."""
-        self._check("step", step.name)
-        arguments = step.arguments(args, kwargs)
-        path = self._next_path()
-        call = StepCall(self, step, path, arguments, args, kwargs)
-        found = look_up(self.task, path, "step", step.name, call.digest)
-        if found is None:
-            return call.run(1, "")
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the log goes on from here."""
+        return is_replay(self.activation.task, self.next_position)
+
+    def now(self) -> float:
+        """Give the time at which this place was first reached; it rides in the next append."""
+        place = self.next_place()
+        found = look_up(self.activation.task, place, NOW, (NOW,), "")
         if isinstance(found, Differs):
             self.hold_for_code(found)
-        if arguments_changed(found, call.digest):
-            logger.warning(
-                "task %s: step %s %s has other arguments than when it was recorded; its recorded outcome stands",
-                *(self.task.id, path, step.name),
-            )
-        return call.hand_over(found)
+        if found is not None and isinstance(found.outcome, StepSucceeded):
+            return float(found.outcome.value)
+        now = self.activation.runtime.clock.now()
+        self._ride(place, NOW, NOW, now)
+        return now
 
-    # ------------------------------------------------------------------ places
+    def patched(self, name: str) -> bool:
+        """Tell whether new code is to run here; see `patched`."""
+        activation = self.activation
+        answer = look_up_patch(activation.task, self.next_position, name)
+        if answer is None:
+            answer = activation.patches.get(name, True)
+            if answer:
+                self._ride(self.next_place(), PATCH, name, True)
+        elif answer:
+            self.next_place()
+        activation.patches.setdefault(name, answer)
+        return answer
 
-    def _check(self, kind: str, name: str) -> None:
-        here = threading.get_ident() == self.thread and not _in_event_loop()
-        if running_body.get() is not None or not here or self.closed is not None:
-            self._refuse(f"{kind} {name}", f"call the plain function {name}.fn(…)")
-
-    def _refuse(self, what: str, instead: str) -> NoReturn:
-        info = running_body.get()
-        if info is not None:
-            raise NestedStepError(
-                f"{what} was called inside the body of step {info.path} {info.name} of task {info.task_id}:"
-                f" a body is one effect; call it in the agent, or {instead}"
-            )
-        if not self.is_here():
-            raise OutsideTaskError(
-                f"{what} was called on another thread than that of its task {self.task.id}:"
-                f" a step belongs to its agent's own thread; {instead}"
-            )
-        if self.closed is not None:
-            self.close(self.closed)
-        raise OutsideTaskError(
-            f"{what} was called in an event loop that the code of its task {self.task.id} runs by itself, where calls"
-            f" have no order that a replay could follow: call it outside of the loop, or {instead}"
-        )
-
-    def _next_path(self) -> str:
-        if self._passed_over is not None:
-            self.hold_for_code(self._passed_over)
-        self._asked += 1
-        return join(self._scope, self._asked)
-
-    def _end_scope(self) -> None:
-        if differs := self._passed_over or left_over(self.task, self._scope, self._asked):
-            self.hold_for_code(differs)
+    def _ride(self, place: Place, kind: str, name: str, value: Any) -> None:
+        number, call = self.activation.number, Call(place.path, kind, name)
+        if not self.activation.probe:
+            self.activation.appender.ride(lambda task, now: task.finish_step(number, now, call, 1, value=value))
 
 
-def _in_event_loop() -> bool:
-    """Tell whether an event loop runs on this thread, without importing asyncio for it."""
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None
+def run_agent(activation: Activation, agent: AnyAgent, args: list[Any], kwargs: dict[str, Any]) -> Outcome:
+    """Call an agent from the top, on this thread or on the shared loop, and tell how it left.
+
+    Where the activation was closed, that decides, and not what the function did about it.
+    """
+    if not agent.is_async:
+        return Context(activation).run(lambda: agent.fn(*args, **kwargs))
+
+    async def run() -> Outcome:
+        return await Context(activation).run_async(lambda: agent.fn(*args, **kwargs))
+
+    job = activation.runtime.loop.start(run)
+    activation.cancel = job.cancel
+    try:
+        return job.result()
+    except BaseException as error:  # the loop was closed under it
+        return Outcome(error=error)

@@ -25,11 +25,12 @@ class Directory:
         self._actors: dict[str, TaskActor | None] = {}
         self._falls: dict[str, tuple[int, float]] = {}
         self._changed = threading.Condition()
+        self._hastened = False
 
     def admit(self, task_id: str, *, alone: bool = False) -> bool:
         """Take a place for a task, if there is one."""
         with self._changed:
-            if task_id in self._actors or self.free() <= 0 or (alone and len(self._actors) > len(self._lent)):
+            if task_id in self._actors or self.free() <= 0 or (alone and len(self._actors) > self._lenders()):
                 return False
             self._actors[task_id] = None
             if alone:
@@ -67,7 +68,11 @@ class Directory:
         """Count the places that are free now; a suspect has them all, but for one that it lends."""
         with self._changed:
             limit = 1 if self._suspects else self._limit
-            return limit + len(self._lent) - len(self._actors)
+            return limit + self._lenders() - len(self._actors)
+
+    def _lenders(self) -> int:
+        """Count the places that are lent: by tasks that have one."""
+        return len(self._lent.keys() & self._actors.keys())
 
     def hosted(self) -> dict[str, TaskActor | None]:
         """List the tasks that have a place, and their actors; None for one that is just starting."""
@@ -75,9 +80,16 @@ class Directory:
             return dict(self._actors)
 
     def wait_empty(self, timeout: float) -> bool:
-        """Wait until no place is taken, at most `timeout` seconds."""
+        """Wait until no place is taken, at most `timeout` seconds, and not at all any more after `hasten`."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._actors, timeout)
+            self._changed.wait_for(lambda: not self._actors or self._hastened, timeout)
+            return not self._actors
+
+    def hasten(self) -> None:
+        """Let who waits for places to be given back wait no longer."""
+        with self._changed:
+            self._hastened = True
+            self._changed.notify_all()
 
     @contextmanager
     def lend(self, task_id: str) -> Iterator[None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
+from actors.appender import Appender
 from actors.supervised import SupervisedActor
-from actors.task_log import Appender
 from actors.worker import Worker
 from domain.task import AgentTask
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import typer
 
-from actors.definitions import Agent
-from actors.system import GRACE, AgentSystem, TaskRef
-from actors.view import clock_time
-from actors.wording import ago, held_text, named, plain, span, traceback_text
+from actors.definitions import AnyAgent
+from actors.ref import TaskRef
+from actors.system import GRACE, AgentSystem
+from actors.view import clock_time, headline
+from actors.wording import ago, decision, held_text, named, outcome_of, plain, shortened, span, traceback_text, until
 from domain.events import (
     Activated,
     Completed,
@@ -33,12 +35,16 @@ from domain.events import (
     TaskEvent,
 )
 from domain.faults import Fault
+from domain.fold import fold
+from domain.journal import STEP
 from domain.record import StepRecord
-from domain.task import DIFFERS, STRIKES, AgentTask, Status, fold
+from domain.task import FOR_CODE, STRIKES, AgentTask, Status
 from domain.values import Json
 from stores import Store, StoreUnavailableError
 
-OPEN: tuple[Status, ...] = ("queued", "running", "held")
+GOING_ON: tuple[Status, ...] = ("queued", "running", "waiting")
+"""The statuses of a task that goes on by itself."""
+OPEN: tuple[Status, ...] = (*GOING_ON, "held")
 """The statuses of a task that has not ended."""
 POLL = 0.05
 """Seconds between two looks at the log."""
@@ -47,9 +53,11 @@ SECOND_LOOK = 2.0
 REPLAYED_LINES = 20
 """Replayed steps that have a line each; of more of them the first share one line."""
 
+_LONGEST = 300  # characters that are told of an outcome
 _COLOURS = {
     "running": "cyan", "finished": "green", "failed": "red", "crashed": "red", "in doubt": "yellow",
-    "replayed": "bright_black", "recorded": "bright_black",
+    "replayed": "bright_black", "recorded": "bright_black", "waiting": "yellow",
+    "decided": "bright_black",
 }  # fmt: skip
 
 Say = Callable[[str, str], None]
@@ -97,16 +105,17 @@ class Follower:
         self.task = _folded(None, ref.events())
         self._met = self.task.version
         self._ours = ""
+        self._paused = False
 
     @property
     def is_settled(self) -> bool:
         """Whether the task has ended or is held."""
-        return self.task.status not in ("queued", "running")
+        return self.task.status not in GOING_ON
 
     @property
     def is_held_for_code(self) -> bool:
         """Whether a worker that starts looks at the task again, though it is held."""
-        return self.task.held is not None and self.task.held.reason == DIFFERS
+        return self.task.held is not None and self.task.held.reason in FOR_CODE
 
     @property
     def has_news(self) -> bool:
@@ -114,12 +123,17 @@ class Follower:
         return self.task.version > self._met
 
     def meet(self, ours: str, others: set[str]) -> None:
-        """Know our own worker, and tell of a task that one of these other living ones is running already."""
+        """Know our own worker, and tell of a task that waits, or that one of these other living ones is running."""
         self._ours = ours
         if self.task.worker in others:
             self._tell_other(self.task.worker)
-            for record in self.task.steps.values():
-                self._tell_record(record, "finished" if record.outcome is not None else "running")
+            for record in self._steps():
+                if record.outcome is None:
+                    self._tell_record(record, "running")
+                else:
+                    self._tell_done(record, "finished")
+        elif self.task.status == "waiting" and self.task.due is not None:
+            self._say("waiting", plain(f"{headline(self.task)} {until(self.task.due, time.time())}"))
 
     def look(self) -> None:
         """Read on, and tell. Raises UnreadableTaskError, StoreUnavailableError."""
@@ -135,33 +149,54 @@ class Follower:
         elif isinstance(event, StepStarted):
             self._say("running", named(event.path, event.name, event.label, event.attempt))
         elif isinstance(event, StepSucceeded | StepFailed):
-            self._tell_outcome(event)
+            if event.kind == STEP:
+                self._tell_outcome(event)
         elif isinstance(event, Restarted):
             self._tell_crash(event)
         elif isinstance(event, Passivated):
+            self._paused = event.due is not None
             for path in event.cut_off:
                 self._tell_record(self.task.steps[path], "cut off")
         elif isinstance(event, Released):
-            what = f"step {event.path}: {event.decision}, " if event.path else ""
-            self._say("released", plain(f"{what}by {event.by}"))
+            self._tell_decision(event)
 
     def _tell_start(self, event: Activated, following: TaskEvent | None) -> None:
+        paused, self._paused = self._paused, False
         if event.worker != self._ours:
             self._tell_other(event.worker)
-        if isinstance(following, Held) and following.reason == STRIKES:  # the agent was not called
+        if paused or (isinstance(following, Held) and following.reason == STRIKES):  # told already; not called
             return
-        done = [record for record in self.task.steps.values() if record.outcome is not None]
+        done = [record for record in self._steps() if record.outcome is not None]
         first = len(done) - REPLAYED_LINES if len(done) > REPLAYED_LINES else 0
         if first:
             self._say("replayed", f"{done[0].path} … {done[first - 1].path}  ({first:,} steps)")
         for record in done[first:]:
-            self._tell_record(record, "replayed")
+            self._tell_done(record, "replayed")
         for record in self.task.doubts:
             started = f"began {clock_time(record.started)}, its end is not in the log"
             self._say("in doubt", f"{named(record.path, record.name, record.label, record.attempt)}  {started}")
 
+    def _steps(self) -> list[StepRecord]:
+        return [record for record in self.task.steps.values() if record.kind == STEP]
+
     def _tell_record(self, record: StepRecord, word: str) -> None:
         self._say(word, named(record.path, record.name, record.label, record.attempt))
+
+    def _tell_done(self, record: StepRecord, finished: str) -> None:
+        """Tell of a step that never runs again: `finished` is the word for one that has a value of its own."""
+        word, more = outcome_of(record)
+        text = named(record.path, record.name, record.label, record.attempt)
+        self._say(word if more else finished, f"{text}  {shortened(more, _LONGEST, tail=40)}".rstrip())
+
+    def _tell_decision(self, event: Released) -> None:
+        record = self.task.steps.get(event.path)
+        if record is None:
+            self._say("released", plain(f"by {event.by}"))
+        else:
+            self._say(
+                "decided",
+                f"{named(record.path, record.name, record.label)}  {shortened(decision(event), _LONGEST, tail=40)}",
+            )
 
     def _tell_other(self, worker: str | None) -> None:
         self._say("followed", f"another process runs this task (worker {worker})")
@@ -171,7 +206,9 @@ class Follower:
         took = event.timestamp - record.started
         text = named(event.path, event.name, record.label, event.attempt)
         if isinstance(event, StepFailed):
-            self._say("failed", f"{text}  {plain(str(Fault.from_data(event.error)))}")
+            due, fault = event.retry_at, plain(str(Fault.from_data(event.error)))
+            again = "" if due is None else f"; attempt {event.attempt + 1} {until(due, event.timestamp)}"
+            self._say("failed", f"{text}  {fault}{again}")
         elif event.source:
             self._say("finished", f"{text}  told by {event.source}")
         else:
@@ -187,14 +224,14 @@ class Follower:
 # ------------------------------------------------------------------ one task in the foreground
 
 
-def run_task(agent: Agent[..., Any], arguments: list[Any], task_id: str, store: Store, signals: Signals) -> AgentTask:
+def run_task(agent: AnyAgent, arguments: list[Any], task_id: str, store: Store, signals: Signals) -> AgentTask:
     """Spawn the task, run it here or follow the process that does, until it has ended, is held, or a signal came.
 
     Says on standard error what happens, and returns the task as its log has it then. Raises what `AgentSystem.spawn`
     raises, and UnreadableTaskError.
     """
     with AgentSystem(store, run=False) as client:
-        ref: TaskRef[Any] = client.spawn(agent, *arguments, id=task_id)
+        ref: TaskRef[Any] = client.spawn(cast("Callable[..., Any]", agent), *arguments, id=task_id)
         count = len(store.recorder.select_entries(status=OPEN))
         say("", f"perdure: {store.url} · {count} task{'s' if count != 1 else ''} open")
         follower = Follower(ref, say)
@@ -215,7 +252,7 @@ def conclude(task: AgentTask, signals: Signals, write: Callable[[Json], None], o
     `options` are what a command that is named needs besides, such as the store.
     """
     if signals.received is not None:
-        if task.status in ("queued", "running"):
+        if task.status in GOING_ON:
             say("stopped", "the same command again goes on where it was")
         else:
             say(task.status, "the same command again tells how")
@@ -229,17 +266,17 @@ def conclude(task: AgentTask, signals: Signals, write: Callable[[Json], None], o
         say("", traceback_text(fault))
         say("", "  it has ended for good: another --id starts a new task")
         return 1
-    say("", held_text(task, options))
+    say("", held_text(task, options, sys.stderr))
     return 3
 
 
 def _work(follower: Follower, store: Store, signals: Signals) -> None:
     others = set(store.workers.live())
     task_id = follower.task.id
-    with AgentSystem(store, only=task_id) as system, system._opened().watch(task_id) as hint:
+    with AgentSystem(store, only=task_id) as system, system.log.watch(task_id, threading.Event()) as hint:
         follower.meet(system._tree.worker.id if system._tree is not None else "", others)
         _follow(follower, hint, signals)
-        if signals.received is not None and not follower.is_settled:
+        if signals.received is not None and follower.task.status == "running":
             say("stopping", f"a running step has {GRACE:g} s to end; a second signal leaves at once")
 
 

@@ -20,13 +20,15 @@ from actors.task_actor import TaskActor
 from actors.worker import Worker
 from domain.errors import OwnershipLost, PerdureError
 from domain.retry import is_suspect
-from domain.task import DIFFERS, UNREADABLE
+from domain.task import FOR_CODE, UNREADABLE
 from stores import IndexRow, StoreError
 
 logger = logging.getLogger("perdure")
 
 FIRST_POLL, LONGEST_POLL = 0.05, 0.5
 """Seconds between two looks at the index when nothing wakes the loop: growing from the first to the longest."""
+HEAD_START = 2.0
+"""Seconds that a worker whose code does not fit a task leaves it to others, once it has been released."""
 
 
 class Recovery(SupervisedActor):
@@ -38,17 +40,25 @@ class Recovery(SupervisedActor):
         self._log = worker.log
         self._directory = directory
         self._second_looks: deque[IndexRow] = deque()
+        self._looked_at: set[tuple[str, str, int]] = set()
         self._looked_for: frozenset[str] | None = None
+        self._next_look = 0.0
         self._next_compare = 0.0
         created(self)
 
     def may_go_on(self, task_id: str) -> bool:
-        """Tell whether a held task is still to be looked at again by this new worker, or is just being."""
+        """Tell whether a held task is still to be looked at again by this worker, or is just being."""
         if self._looked_for is None or any(row.id == task_id for row in list(self._second_looks)):
             return True
         hosted = self._directory.hosted()
         actor = hosted.get(task_id)
-        return task_id in hosted and (actor is None or actor.context is None)
+        return task_id in hosted and (actor is None or actor.activation is None)
+
+    def will_look_at(self, row: IndexRow) -> bool:
+        """Tell whether a held task, as this row has it, is news: held by another worker, whose code may be other."""
+        mine = self._worker.held_here.get((row.id, row.birth)) == row.head
+        new = row.hold in FOR_CODE and not mine and (row.id, row.birth, row.head) not in self._looked_at
+        return new and row.agent in self._worker.agents() and self._worker.only in (None, row.id)
 
     def live(self) -> None:
         """Loop until the system stops."""
@@ -73,7 +83,7 @@ class Recovery(SupervisedActor):
         started = self._look_again(hosted)
         passed_over = hosted.keys() | self._directory.resting()
         for row in self._ready(len(passed_over)):
-            if row.id not in passed_over:
+            if row.id not in passed_over and not self._leaves_to_others(row):
                 if not self._start(row):
                     break
                 started += 1
@@ -100,10 +110,19 @@ class Recovery(SupervisedActor):
         alone = row.due is not None and is_suspect(row.strikes, self._worker.strikes)
         if not self._directory.admit(row.id, alone=alone):
             return False
-        hints = Hints(self._worker.stopping, lambda: self._directory.proven(row.id), lambda: self._lend(row.id))
-        actor = TaskActor.launch(self._worker, row.id, hints)
+        worker = self._worker
+        hints = Hints(worker.stopping, worker.over, lambda: self._directory.proven(row.id), lambda: self._lend(row.id))
+        actor = TaskActor.launch(worker, row.id, hints)
         self._directory.enter(row.id, actor)
         return True
+
+    def _leaves_to_others(self, row: IndexRow) -> bool:
+        """Tell whether a released task, which our code did not fit, is another worker's to try first."""
+        if (row.id, row.birth) not in self._worker.held_here or row.due is None:
+            return False
+        others = self._log.store.workers.live().items()
+        known = any(row.agent in about.get("agents", ()) for worker, about in others if worker != self._worker.id)
+        return known and self._log.now() < row.due + HEAD_START
 
     @contextmanager
     def _lend(self, task_id: str) -> Iterator[None]:
@@ -112,16 +131,20 @@ class Recovery(SupervisedActor):
             yield
 
     def _remember_held(self) -> None:
-        """Remember what this worker has to look at again: held for its code, or for rows that could not be read.
+        """Remember what this worker has to look at again: held for other code, or for rows that could not be read.
 
-        Once for each agent, when it becomes known here.
+        Once each, when it starts, when it learns of the agent, or when another worker, with other code, has held it.
         """
         agents = frozenset(self._worker.agents())
-        new = agents - (self._looked_for or frozenset())
-        if new:
-            rows = self._log.recorder.select_entries(status=["held"], hold=[DIFFERS, UNREADABLE])
-            mine = [row for row in rows if row.agent in new and self._worker.only in (None, row.id)]
-            self._second_looks.extend(mine)
+        if agents == self._looked_for and time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LONGEST_POLL
+        for row in self._log.recorder.select_entries(hold=[*FOR_CODE, UNREADABLE]):
+            key = row.id, row.birth, row.head
+            news = self.will_look_at(row) or (row.hold == UNREADABLE and key not in self._looked_at)
+            if news and row.agent in agents and self._worker.only in (None, row.id):
+                self._second_looks.append(row)
+                self._looked_at.add(key)
         self._looked_for = agents
 
     def _look_again(self, hosted: Collection[str]) -> int:
@@ -146,12 +169,12 @@ class Recovery(SupervisedActor):
         self._next_compare = time.monotonic() + LONGEST_POLL
         self._worker.keep_lock()
         for task_id, actor in hosted.items():
-            context = actor.context if actor is not None else None
-            if context is None or context.closed is not None:
+            activation = actor.activation if actor is not None else None
+            if activation is None or activation.closed is not None:
                 continue
             row = self._log.recorder.select_entry(task_id)
-            if row is None or row.birth != context.task.birth or row.activation > context.number:
-                context.closed = OwnershipLost(f"task {task_id}: ownership lost to another worker")
+            if row is None or row.birth != activation.task.birth or row.activation > activation.number:
+                activation.lose(OwnershipLost(f"task {task_id}: ownership lost to another worker"))
 
     def _nap(self, pause: float) -> float:
         """Seconds until the next look: the pause, or less where a task is due before."""
@@ -159,4 +182,6 @@ class Recovery(SupervisedActor):
             due = self._log.recorder.next_due(self._log.now())
         except StoreError:
             return pause
+        if not self._directory.hosted():
+            self._worker.runtime.clock.idle(due)
         return pause if due is None else max(0.0, min(pause, due - self._log.now()))

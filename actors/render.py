@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from actors.wording import ago, json_text, plain, span
+from actors.view import clock_time, strikes_text
+from actors.wording import ago, brief, columns, decision, fitted, joined, local, plain, shortened, shown, where
 from domain.events import (
     Activated,
     Completed,
@@ -28,155 +29,119 @@ from domain.events import (
     TaskEvent,
 )
 from domain.faults import Fault
-from domain.task import AgentTask
+from domain.journal import NOW, PATCH
 from stores import IndexRow
 
-PIPED_WIDTH = 120
-"""Columns of a table that goes to no terminal, unless COLUMNS says otherwise."""
-_STYLES = {"running": "cyan", "completed": "green", "failed": "red", "held": "yellow"}
+WIDE = 100
+"""Columns from which there is room for parts of a second."""
+_STYLES = {"running": "cyan", "waiting": "cyan", "completed": "green", "failed": "red", "held": "yellow"}
+
+
+_ASIDE = {PATCH: "Patched", NOW: "ClockRead"}
 
 
 def print_tasks(rows: list[IndexRow], workers: Mapping[str, Mapping[str, Any]]) -> None:
     """Print one line a task. `workers` are the living ones, with what each says of itself."""
-    fixed = sum(max(len(plain(text)) for text in column) + 2 for column in _columns(rows))
-    console = _console(fixed + 60)
-    table = _table()
+    console, table, now = Console(markup=False, emoji=False, highlight=False), _table(), time.time()
     for name in ("id", "status", "age", "agent"):
-        foldable = name in ("id", "agent") and console.is_terminal
+        foldable = name in ("id", "agent")
         table.add_column(name, no_wrap=not foldable, overflow="fold", min_width=10 if foldable else None)
     table.add_column("where / why", overflow="fold", min_width=30)
-    now = time.time()
+    lines = [["id", "status", "age", "agent", "where / why"]]
     for row in rows:
-        table.add_row(
-            Text(plain(row.id)),
-            Text(_status(row, now), style=_STYLES.get(row.status, "")),
-            Text(ago(row.created, now)),
-            Text(plain(row.agent)),
-            Text(plain(_where(row, workers, now))),
-        )
-    _print(console, table)
+        status = f"held {ago(row.updated, now)}" if row.status == "held" else row.status
+        cells = [plain(row.id), status, ago(row.created, now), plain(row.agent), plain(where(row, workers))]
+        lines.append(cells)
+        table.add_row(*[Text(cell, style=_STYLES.get(row.status, "") if cell is status else "") for cell in cells])
+    if console.is_terminal:
+        console.print(table)
+    else:
+        _print_whole(lines)
 
 
 def print_log(events: Iterable[TaskEvent]) -> None:
-    """Print a task's log, one line an event; values are cut to the width there is."""
-    events = list(events)
-    days = {_local(event.timestamp).date() for event in events}
-    console = _console()
+    """Print a task's log, one line an event; what does not fit in it on a terminal is cut off."""
+    events, console = list(events), Console(markup=False, emoji=False, highlight=False)
+    days = {local(event.timestamp).date() for event in events}
+    width = console.width if console.is_terminal else columns()
+    narrow = width < WIDE
+    clock = ("" if len(days) == 1 else "%m-%d ") + ("%H:%M:%S" if narrow else "%H:%M:%S.%f")
+    lines = [["ver" if narrow else "version", "time", "event", "path", "what"]]
     table = _table()
-    for name in ("version", "time", "event", "path", "step"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
-    table.add_column("attempt", no_wrap=True, justify="right")
-    table.add_column("label", no_wrap=True, overflow="ellipsis", max_width=max(12, console.width // 5))
-    table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
+    for name in lines[0]:
+        table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=1 if name == "what" else None)
     for event in events:
-        facts = event.__dict__
-        table.add_row(
+        kind = event.__dict__.get("kind", "")
+        path = plain(str(event.__dict__.get("path", "")))
+        cells = [
             str(event.originator_version),
-            _local(event.timestamp).strftime("%H:%M:%S.%f" if len(days) == 1 else "%m-%d %H:%M:%S.%f")[:-3],
-            type(event).__name__,
-            *[Text(plain(str(facts.get(fact, "")))) for fact in ("path", "name", "attempt", "label")],
-            Text(_VALUES[type(event)](event)),
-        )
+            local(event.timestamp).strftime(clock)[: None if narrow else -3],
+            _ASIDE.get(kind) or type(event).__name__,
+            shortened(path, max(12, width // 5), tail=8),
+            _what(event),
+        ]
+        lines.append(cells)
+        table.add_row(*map(Text, cells), style="bright_black" if kind in _ASIDE else None)
     table.expand = True
-    _print(console, table)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        _print_whole(lines)
 
 
-def has_worker(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Tell whether a living worker would run this task: one that knows its agent, and is not there for another task."""
-    return any(
-        row.agent in about.get("agents", ()) and about.get("only") in (None, row.id) for about in workers.values()
-    )
+def _print_whole(lines: list[list[str]]) -> None:
+    """Print a table as text, for where it goes to no terminal: one line a row, cut only where COLUMNS says so."""
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for cells in lines:
+        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True))
+        sys.stdout.write(shortened("  ".join(padded).rstrip(), columns()) + "\n")
 
 
-WORKER_DIED = "its worker died, the next one goes on"
-
-
-def status_line(task: AgentTask, workers: Collection[str]) -> str:
-    """Give the line above a task's log; `workers` are the ids of the live ones."""
-    now = time.time()
-    lost = task.status == "running" and task.worker not in workers
-    created = f"{_local(task.created):%Y-%m-%d %H:%M:%S}"
-    parts = [
-        plain(task.id),
-        f"{task.status} {ago(task.updated, now)}" if task.status == "held" else task.status,
-        *([WORKER_DIED] if lost else []),
-        f"agent {plain(task.agent)}",
-        f"created {created}, {ago(task.created, now)} ago",
-        f"{task.activation} activation{'s' if task.activation != 1 else ''}",
-        *[plain(f"{name}={text}") for name, text in task.tags.items()],
-    ]
-    return "  ".join(parts)
+def _what(event: TaskEvent) -> str:
+    """Say in one line what an event tells: the step, if it is about one, and the rest."""
+    facts, rest = event.__dict__, _VALUES[type(event)](event)
+    if "name" not in facts:
+        return rest
+    text = facts["name"] + (f' "{facts["label"]}"' if facts.get("label") else "")
+    attempt = f" (attempt {facts['attempt']})" if facts["attempt"] > 1 else ""
+    return f"{plain(text)}{attempt}  {rest}".rstrip()
 
 
 def _table() -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
 
-def _columns(rows: list[IndexRow]) -> list[list[str]]:
-    """Give the texts by which the columns but the last are as wide as they are."""
-    return [["id", *[row.id for row in rows]], ["held 59 min"], ["59 min"], ["agent", *[row.agent for row in rows]]]
-
-
-def _console(least: int = 0) -> Console:
-    """Give the console of standard output, where it is no terminal at least `least` columns wide: nothing is cut."""
-    console = Console(markup=False, emoji=False, highlight=False)
-    if not console.is_terminal:
-        columns = os.environ.get("COLUMNS", "")
-        console.width = max(int(columns) if columns.isdecimal() else PIPED_WIDTH, least)
-    return console
-
-
-def _print(console: Console, table: Table) -> None:
-    """Print a table, without blanks at the ends of its lines where it goes to no terminal."""
-    if console.is_terminal:
-        console.print(table)
-        return
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        console.file.write(line.rstrip() + "\n")
-
-
-def _status(row: IndexRow, now: float) -> str:
-    return f"held {ago(row.updated, now)}" if row.status == "held" else row.status
-
-
-def _where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]], now: float) -> str:
-    """Say where a task is, why it is held or has failed, or for what it waits."""
-    if row.status == "queued" and not has_worker(row, workers):
-        return _joined(str(row.note), "no live worker knows this agent")
-    if row.status == "queued" and row.due is not None and row.due > now:
-        return _joined(str(row.note), f"restarts in {span(row.due - now)}")
-    if row.status == "running" and row.owner not in workers:
-        return _joined(str(row.note), WORKER_DIED)
-    return str(row.note)
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
-
-def _local(moment: float) -> datetime:
-    return datetime.fromtimestamp(moment).astimezone()
-
-
 def _created(event: Created) -> str:
     args, kwargs = event.input
-    texts = [*map(json_text, args), *[f"{plain(name)}={json_text(value)}" for name, value in kwargs.items()]]
+    texts = [*map(shown, args), *[f"{plain(name)}={shown(value)}" for name, value in kwargs.items()]]
     return f"{plain(event.agent)}({', '.join(texts)})"
 
 
-def _failed(event: StepFailed | Failed) -> str:
-    return plain(str(Fault.from_data(event.error)))
+def _step_failed(event: StepFailed) -> str:
+    fault = Fault.from_data(event.error)
+    if event.retry_at is None:
+        return brief(fault)
+    again = f"{plain(fault.kind)}, again {clock_time(event.retry_at)}"
+    return fitted(f"{again}: {plain(fault.message)}" if fault.message else again, 200)
 
 
 def _succeeded(event: StepSucceeded) -> str:
-    return json_text(event.value) + (f"  told by {plain(event.source)}" if event.source else "")
+    if event.kind == NOW:
+        return local(event.value).isoformat(sep=" ", timespec="milliseconds")
+    if event.kind == PATCH:
+        return ""
+    return shown(event.value) + (f"  told by {plain(event.source)}" if event.source else "")
 
 
-def _released(event: Released) -> str:
-    value = f"  {json_text(event.value)}" if event.decision == "value" else ""
-    return plain(f"{event.decision} by {event.by}") + value
+def _passivated(event: Passivated) -> str:
+    cut_off = f"cut off, in doubt: {', '.join(event.cut_off)}" if event.cut_off else ""
+    waits = f"waits until {clock_time(event.due)}" if event.due is not None else ""
+    return plain(joined(cut_off, waits))
+
+
+def _held(event: Held) -> str:
+    details = event.details
+    return plain(joined(event.reason, strikes_text(details) or str(details.get("message", ""))))
 
 
 _VALUES: dict[type[TaskEvent], Callable[[Any], str]] = {
@@ -184,12 +149,12 @@ _VALUES: dict[type[TaskEvent], Callable[[Any], str]] = {
     Activated: lambda event: plain(f"activation {event.number} by {event.worker}"),
     StepStarted: lambda event: plain(event.doubt),
     StepSucceeded: _succeeded,
-    StepFailed: _failed,
+    StepFailed: _step_failed,
     Restarted: lambda event: plain(f"restart {event.strikes} after {Fault.from_data(event.error)}"),
-    Passivated: lambda event: plain(f"cut off, in doubt: {', '.join(event.cut_off)}") if event.cut_off else "",
-    Held: lambda event: plain(_joined(event.reason, str(event.details.get("message", "")))),
-    Released: _released,
-    Completed: lambda event: json_text(event.value),
-    Failed: _failed,
+    Passivated: _passivated,
+    Held: _held,
+    Released: decision,
+    Completed: lambda event: shown(event.value),
+    Failed: lambda event: brief(Fault.from_data(event.error)),
 }
 """What an event says beyond its path, name, attempt and label."""

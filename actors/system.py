@@ -1,37 +1,30 @@
-"""`AgentSystem` and `TaskRef`: what a program holds. The supervision tree stands in `tree.py`."""
+"""`AgentSystem`: what a program opens. The supervision tree stands in `tree.py`, `TaskRef` in `ref.py`."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import getpass
 import math
 import secrets
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, Self, TypeVar, TypeVarTuple, get_args
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Self, TypeVar, TypeVarTuple, get_args, overload
 
-from actors.context import lend_place, refuse_inside_agent
-from actors.definitions import Agent, find_agent, known_agents
-from actors.info import checked
-from actors.task_log import CLIENT_PATIENCE, Appender, TaskLog
+from actors.clock import Clock
+from actors.colours import AWAITING
+from actors.context import refuse_inside_agent, refuse_on_loop
+from actors.definitions import AnyAgent, find_agent, known_agents
+from actors.info import VALUE_LIMIT, checked
+from actors.ref import TaskRef
+from actors.runtime import Runtime
+from actors.task_log import TaskLog
+from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
-from actors.view import TaskView, describe
-from domain.errors import (
-    DefinitionError,
-    InvalidTaskIdError,
-    PerdureError,
-    SystemClosedError,
-    TaskFailedError,
-    TaskHeldError,
-    UnknownTaskError,
-)
-from domain.events import Completed, Failed, TaskEvent
-from domain.faults import Fault
+from domain.errors import DefinitionError, InvalidTaskIdError, SystemClosedError
 from domain.retry import STRIKE_LIMIT
-from domain.task import UNREADABLE, Status
-from domain.values import decode, encode
-from stores import IndexRow, Store, StoreUnavailableError, open_store
+from domain.task import Status
+from domain.values import encode
+from stores import IndexRow, Store, open_store
 from stores.crash import SimulatedCrash
 
 R = TypeVar("R")
@@ -41,9 +34,6 @@ MAX_ACTIVE = 64
 """Tasks that a worker runs at once, unless told otherwise."""
 GRACE = 10.0
 """Seconds that a stopping worker gives running bodies to end."""
-FIRST_POLL, LONGEST_POLL = 0.05, 0.5
-"""Seconds between two looks of a waiting `result()`."""
-NOT_GIVEN: Any = object()
 ID_LIMIT = 200
 """Characters that a task's id may have."""
 
@@ -68,6 +58,8 @@ class AgentSystem:
         strikes: crashes in a row at which a task is held; None for no limit.
         grace: seconds that bodies have to end when the system closes; what has not ended then is in doubt.
         only: the id of the one task that this worker may run.
+        value_limit: bytes that one stored value, input or result may take; above 256 KiB there is a warning.
+        clock: what tells it the time; by default the machine's own. For tests there is `actors.testing.FakeClock`.
     """
 
     def __init__(
@@ -79,11 +71,13 @@ class AgentSystem:
         strikes: int | None = STRIKE_LIMIT,
         grace: float = GRACE,
         only: str | None = None,
+        value_limit: int = VALUE_LIMIT,
+        clock: Clock | None = None,
     ) -> None:
         if not isinstance(store, str | Store):
             raise TypeError(f"a store is a URL, such as 'sqlite:///tasks.db', or an opened store, not {store!r}")
-        if type(max_active) is not int or max_active < 1 or (strikes is not None and strikes < 1):
-            raise ValueError("max_active and strikes are whole numbers from 1")
+        if any(type(n) is not int or n < 1 for n in (max_active, value_limit, 1 if strikes is None else strikes)):
+            raise ValueError("max_active, strikes and value_limit are whole numbers from 1")
         if not (math.isfinite(grace) and grace >= 0):
             raise ValueError("grace is a number of seconds, finite and not negative")
         self._given = store
@@ -92,9 +86,11 @@ class AgentSystem:
         self._strikes = strikes
         self._grace = grace
         self._only = only
+        self._runtime = Runtime(clock, value_limit)
         self._log: TaskLog | None = None
-        self._agents: dict[str, Agent[..., Any]] = {}
-        self._closed = False
+        self._agents: dict[str, AnyAgent] = {}
+        self._closed, self._closer = False, 0
+        self._closing, self._ended = threading.Lock(), threading.Event()
         self._tree: SupervisionTree | None = None
 
     # ------------------------------------------------------------------ life
@@ -105,11 +101,12 @@ class AgentSystem:
         if self._log is not None:
             raise RuntimeError("an AgentSystem is opened once; make another")
         store = open_store(self._given) if isinstance(self._given, str) else self._given
-        self._log = TaskLog(store)
+        self._log = TaskLog(store, now=self._runtime.clock.now)
         if self._run:
             try:
                 self._tree = SupervisionTree(
                     self._log,
+                    self._runtime,
                     max_active=self._max_active,
                     strikes=self._strikes,
                     only=self._only,
@@ -124,27 +121,75 @@ class AgentSystem:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        """Open the system without blocking the event loop. Raises what `with` does."""
+        refuse_inside_agent("opening an AgentSystem", "open it in a step, or outside")
+        _, cancelled = await AWAITING.run(self._runtime.threads, self.__enter__)
+        if cancelled:
+            import asyncio  # noqa: PLC0415  who was cancelled has it
+
+            await self.close_async()
+            raise asyncio.CancelledError
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
     def close(self) -> None:
         """Leave in good order: no new body starts, running ones get the grace and are stored; then the store is closed.
 
         A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored.
-        Calling it again does nothing.
+        Calling it again only waits until it is closed.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
-        if self._log is None or self._closed:
+        if self._log is None:
             return
-        self._closed = True
+        with self._closing:
+            mine, self._closed = not self._closed, True
+        if mine:
+            self._closer = threading.get_ident()
+            try:
+                self._shut_down(self._log.store)
+            finally:
+                self._ended.set()
+        elif self._closer != threading.get_ident():
+            self._ended.wait()
+
+    def _shut_down(self, store: Store) -> None:
         try:
             if self._tree is not None:
                 with contextlib.suppress(SimulatedCrash):
                     self._tree.stop(self._grace)
         finally:
+            self._runtime.close()
             if isinstance(self._given, str):
-                self._log.store.close()
+                store.close()
             else:
-                self._given.hurry(on=False)
+                store.hurry(on=False)
 
-    def _opened(self) -> TaskLog:
+    async def close_async(self) -> None:
+        """Do what `close` does, without blocking the event loop; cancelled, it gives no grace any more, but marks all.
+
+        The cancellation goes through when the system is closed.
+        """
+        refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
+        try:
+            _, cancelled = await AWAITING.run(self._runtime.threads, self.close, on_cancel=self._hasten)
+        except NoThreadError:  # better a loop that waits than a system that stays open
+            self.close()
+            return
+        if cancelled:
+            import asyncio  # noqa: PLC0415  who was cancelled has it
+
+            raise asyncio.CancelledError
+
+    def _hasten(self) -> None:
+        if self._tree is not None:
+            self._tree.directory.hasten()
+
+    @property
+    def log(self) -> TaskLog:
+        """The log of this system's tasks. Raises SystemClosedError, and RuntimeError before it is open."""
         if self._closed:
             raise SystemClosedError("this AgentSystem was closed; its tasks go on with the next worker of the store")
         if self._log is None:
@@ -154,15 +199,39 @@ class AgentSystem:
     def _known(self) -> frozenset[str]:
         return known_agents() | self._agents.keys()
 
-    def _wake(self) -> None:
+    @property
+    def runtime(self) -> Runtime:
+        """What this system has to run things on."""
+        return self._runtime
+
+    def may_go_on(self, task_id: str) -> bool:
+        """Tell whether a held task is still to be looked at again by this worker."""
+        return self._tree is not None and self._tree.recovery.may_go_on(task_id)
+
+    def will_look_at(self, row: IndexRow) -> bool:
+        """Tell whether a hold is news to this worker, and still to be looked at."""
+        return self._tree is not None and self._tree.recovery.will_look_at(row)
+
+    def wake(self) -> None:
+        """Look for work at once."""
         if self._tree is not None:
             self._tree.worker.wake.set()
 
-    def _find(self, name: str) -> Agent[..., Any]:
+    def _find(self, name: str) -> AnyAgent:
         return self._agents.get(name) or find_agent(name)
 
     # ------------------------------------------------------------------ tasks
 
+    @overload
+    def spawn(
+        self,
+        agent: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> TaskRef[R]: ...
+    @overload
     def spawn(
         self,
         agent: Callable[[*Ts], R],
@@ -170,7 +239,15 @@ class AgentSystem:
         *args: *Ts,
         id: str | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> TaskRef[R]:
+    ) -> TaskRef[R]: ...
+    def spawn(
+        self,
+        agent: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> TaskRef[Any]:
         """Make a task of an agent. When it returns, the task is in the store and will be run, whatever dies.
 
         Idempotent by id: the same agent with the same input gives the task that is there, also when it has ended.
@@ -186,19 +263,50 @@ class AgentSystem:
         StoreUnavailableError after 30 s.
         """
         refuse_inside_agent("spawn()", "call it in a step, with an id")
-        log = self._opened()
+        refuse_on_loop("spawn()", "await spawn_async(…)")
+        log = self.log
         definition, args, kwargs = _unwrap(agent, args)
         bound = definition.signature.bind(*args, **kwargs)
-        arguments = checked([list(bound.args), dict(bound.kwargs)])
+        arguments = checked([list(bound.args), dict(bound.kwargs)], self._runtime.value_limit)
         task_id = _checked_id(id) if id is not None else f"{definition.name}-{secrets.token_hex(4)}"
         labels = _checked_tags(tags or {})
         if self._agents.get(definition.name) is not definition:
-            self._agents[definition.name] = definition
+            self._agents.update(dict.fromkeys(definition.names, definition))
             if self._tree is not None:
                 self._tree.agents_changed()
-        task = log.create(task_id, definition.name, arguments, labels)
-        self._wake()
+        task = log.create(task_id, definition.name, arguments, labels, aliases=definition.names[1:])
+        self.wake()
         return TaskRef(self, task.id)
+
+    @overload
+    async def spawn_async(
+        self,
+        agent: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> TaskRef[R]: ...
+    @overload
+    async def spawn_async(
+        self,
+        agent: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> TaskRef[R]: ...
+    async def spawn_async(
+        self,
+        agent: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> TaskRef[Any]:
+        """Do what `spawn` does, without blocking the event loop."""
+        refuse_inside_agent("spawn_async()", "call it in a step, with an id")
+        return await self._runtime.commits.call(functools.partial(self.spawn, agent, *args, id=id, tags=tags))
 
     def task(self, id: str) -> TaskRef[Any]:
         """Give a task by its id. Whether the store has it shows when it is asked something."""
@@ -208,126 +316,20 @@ class AgentSystem:
         """List the store's tasks, the oldest first."""
         if status is not None and status not in get_args(Status):
             raise ValueError(f"there is no status {status!r}: it is one of {', '.join(get_args(Status))}")
-        rows = self._opened().recorder.select_entries(status=status and [status], agent=agent)
+        refuse_on_loop("tasks()", "await tasks_async(…)")
+        rows = self.log.recorder.select_entries(status=status and [status], agent=agent)
         return [TaskRef(self, row.id) for row in rows]
 
-
-class TaskRef(Generic[R]):
-    """A task, by its id: the same from every process. Holds nothing but the id."""
-
-    def __init__(self, system: AgentSystem, id: str) -> None:
-        self._system = system
-        self.id = id
-
-    def __repr__(self) -> str:
-        return f"TaskRef({self.id!r})"
-
-    def result(self, timeout: float | None = None) -> R:
-        """Wait for the agent's value, at most `timeout` seconds, and give a fresh copy of it.
-
-        Raises TaskFailedError, TaskHeldError at once when the task is held, TimeoutError, UnknownTaskError,
-        InsideTaskError in an agent between its steps; and StoreUnavailableError when the store was away for 30 s.
-        """
-        refuse_inside_agent("result()", "call it in a step")
-        with lend_place():
-            return self._wait(timeout)
-
-    def status(self) -> Status:
-        """Give the task's status. Raises UnknownTaskError."""
-        return self._row().status  # type: ignore[return-value]
-
-    def describe(self) -> TaskView:
-        """Give what the log says of the task now. Raises UnknownTaskError, UnreadableTaskError."""
-        return describe(self._log.load(self.id))
-
-    def events(self, *, after: int = 0) -> list[TaskEvent]:
-        """Give the task's events, those with a version above `after`. Raises UnknownTaskError, UnreadableTaskError."""
-        row = self._row()
-        return list(self._log.events.get(self.id, gt=after, birth=row.birth))
-
-    def release(self, by: str | None = None) -> None:
-        """Let a held task go on; one whose log could not be read is read again first.
-
-        Raises ResolveError where it is not held, or where a step has to be decided; UnreadableTaskError;
-        TaskEndedError.
-        """
-        row, who = self._row(), by or _who()
-        if row.hold == UNREADABLE and self._log.mended(row, by_a_person=True):
-            self._system._wake()
-            return
-        self._append(lambda task, now: task.release(now, who))
-
-    def resolve(
-        self, path: str, *, value: Any = NOT_GIVEN, rerun: bool = False, fail: bool = False, by: str | None = None
-    ) -> None:
-        """Decide what became of the step in question: it happened, with `value`; or `rerun` it; or give it up (`fail`).
-
-        A value is converted by the step's return annotation when it is handed to the agent. Raises ResolveError where
-        the task is not held because of this step, TaskEndedError, UnstorableValueError.
-        """
-        if (value is not NOT_GIVEN) + rerun + fail != 1:
-            raise ValueError("say one of three: value=…, rerun=True or fail=True")
-        decision = "rerun" if rerun else "fail" if fail else "value"
-        encoded, who = checked(value) if decision == "value" else None, by or _who()
-        self._append(lambda task, now: task.resolve(now, path, decision, encoded, who))
-
-    @property
-    def _log(self) -> TaskLog:
-        return self._system._opened()
-
-    def _append(self, decide: Callable[[Any, float], list[TaskEvent]]) -> None:
-        Appender(self._log, self._log.load(self.id)).append(decide)
-        self._system._wake()
-
-    def _row(self) -> IndexRow:
-        row = self._log.recorder.select_entry(self.id)
-        if row is None:
-            raise UnknownTaskError(f"there is no task {self.id!r} in {self._log.store.url}", task_id=self.id)
-        return row
-
-    def _wait(self, timeout: float | None) -> R:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause, away_since = FIRST_POLL, None
-        with self._log.watch(self.id) as changed:
-            while True:
-                try:
-                    again = self._may_go_on()
-                    row = self._row()
-                    if row.status in ("completed", "failed") or (row.status == "held" and not again):
-                        return self._outcome(row)
-                    status, away_since = row.status, None
-                except StoreUnavailableError:
-                    status, away_since = "unknown: the store is away", away_since or time.monotonic()
-                    if time.monotonic() - away_since > CLIENT_PATIENCE:
-                        raise
-                left = pause if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"task {self.id} has no result after {timeout:g} s: it is {status}")
-                changed.wait(min(pause, left))
-                changed.clear()
-                pause = min(pause * 1.5, LONGEST_POLL)
-
-    def _may_go_on(self) -> bool:
-        tree = self._system._tree
-        return tree is not None and tree.recovery.may_go_on(self.id)
-
-    def _outcome(self, row: IndexRow) -> R:
-        if row.status == "held":
-            why = row.note if row.hold == UNREADABLE else self.describe().why
-            raise TaskHeldError(f"task {self.id} is held: {why}", task_id=self.id, reason=row.hold or "held")
-        (ending,) = self._log.events.get(self.id, desc=True, limit=1, birth=row.birth)
-        if isinstance(ending, Completed):
-            return decode(ending.value)  # type: ignore[return-value]
-        assert isinstance(ending, Failed)  # noqa: S101
-        fault = Fault.from_data(ending.error)
-        raise TaskFailedError(f"task {self.id} failed: {fault}", task_id=self.id, fault=fault)
+    async def tasks_async(self, *, status: Status | None = None, agent: str | None = None) -> list[TaskRef[Any]]:
+        """Do what `tasks` does, without blocking the event loop."""
+        return await self._runtime.commits.call(functools.partial(self.tasks, status=status, agent=agent))
 
 
-def _unwrap(agent: Any, args: tuple[Any, ...]) -> tuple[Agent[..., Any], tuple[Any, ...], dict[str, Any]]:
+def _unwrap(agent: Any, args: tuple[Any, ...]) -> tuple[AnyAgent, tuple[Any, ...], dict[str, Any]]:
     kwargs: dict[str, Any] = {}
     while isinstance(agent, functools.partial):
         args, kwargs, agent = (*agent.args, *args), {**agent.keywords, **kwargs}, agent.func
-    if not isinstance(agent, Agent):
+    if not isinstance(agent, AnyAgent):
         name = getattr(agent, "__qualname__", repr(agent))
         raise DefinitionError(f"{name} is not an agent: decorate it with @agent before it is spawned")
     return agent, args, kwargs
@@ -351,11 +353,3 @@ def _checked_tags(tags: object) -> Any:
         if type(name) is not str or type(text) is not str:
             raise TypeError(f"tags are texts by name, not {name!r}: {text!r}")
     return encode(dict(tags))
-
-
-def _who() -> str:
-    """Name the person at this machine, for the record of a decision."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, PerdureError):
-        return "someone"

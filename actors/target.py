@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType, NoneType, SimpleNamespace
 from typing import Any, NoReturn, get_type_hints
 
-from actors.definitions import Agent, Step
+from actors.definitions import AnyAgent, AnyStep
 from domain.values import convert
 
 _OURS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in ("actors", "domain", "stores"))
@@ -29,7 +29,7 @@ class CommandError(Exception):
 # ------------------------------------------------------------------ the agent
 
 
-def load_agent(target: str) -> Agent[..., Any]:
+def load_agent(target: str) -> AnyAgent:
     """Import the module or file before the last colon, and give the agent named after it.
 
     A file is imported as python runs a script: its folder comes first on `sys.path`, and no bytecode is left beside it;
@@ -38,8 +38,12 @@ def load_agent(target: str) -> Agent[..., Any]:
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise CommandError(f"{target!r} names no agent: write FILE.py:AGENT or MODULE:AGENT, such as report.py:report")
-    is_file = place.endswith(".py") or os.sep in place
-    return _agent_in(_import_file(place) if is_file else _import_module(place), place, name)
+    return _agent_in(load_module(place), place, name)
+
+
+def load_module(place: str) -> ModuleType:
+    """Import a file or a module, as `load_agent` does. Raises CommandError."""
+    return _import_file(place) if place.endswith(".py") or os.sep in place else _import_module(place)
 
 
 class _Script(SourceFileLoader):
@@ -113,31 +117,37 @@ def _is_ours(file: str) -> bool:
     return file.startswith((*_OURS, "<frozen ")) or file == importlib.__file__
 
 
-def _agent_in(module: ModuleType, place: str, name: str) -> Agent[..., Any]:
-    agents = {key: value for key, value in vars(module).items() if isinstance(value, Agent)}
+def _agent_in(module: ModuleType, place: str, name: str) -> AnyAgent:
+    agents = {key: value for key, value in vars(module).items() if isinstance(value, AnyAgent)}
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
     found = found or next((one for one in agents.values() if one.name == name), None)
-    if isinstance(found, Agent):
+    if isinstance(found, AnyAgent):
         return found
     there = f"its agents: {', '.join(agents)}" if agents else "it has no agent at all: @agent makes one of a function"
     if found is None:
         raise CommandError(f"{place} has no {name!r}; {there}")
-    what = "a step" if isinstance(found, Step) else f"a {type(found).__name__}"
+    what = "a step" if isinstance(found, AnyStep) else _with_article(type(found).__name__)
     raise CommandError(f"{name!r} in {place} is {what}, not an agent; {there}")
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 # ------------------------------------------------------------------ its arguments
 
 
-def read_arguments(agent: Agent[..., Any], words: list[str]) -> list[Any]:
+def read_arguments(agent: AnyAgent, words: list[str]) -> list[Any]:
     """Turn words into the agent's arguments, by position. Raises CommandError where they do not fit."""
     signature = _resolved(agent)
     try:
         signature.bind(*words)
     except TypeError as error:
-        raise CommandError(f"agent {agent.name}{signature}: {error}") from None
+        by_name = any(p.kind is Parameter.KEYWORD_ONLY for p in signature.parameters.values())
+        hint = "; `run` passes arguments by position only, and what comes by name alone needs a default"
+        raise CommandError(f"agent {agent.name}{signature}: {error}{hint if by_name else ''}") from None
     positional = [p for p in signature.parameters.values() if p.kind is not Parameter.KEYWORD_ONLY]
     values = []
     for number, word in enumerate(words):
@@ -184,7 +194,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _resolved(agent: Agent[..., Any]) -> Signature:
+def _resolved(agent: AnyAgent) -> Signature:
     """Give the agent's signature with its annotations as objects, as far as they can be had."""
     signature = agent.signature
     parameters = [p.replace(annotation=_hint(agent, p.annotation)) for p in signature.parameters.values()]
@@ -192,7 +202,7 @@ def _resolved(agent: Agent[..., Any]) -> Signature:
     return signature.replace(parameters=parameters, return_annotation=returns)
 
 
-def _hint(agent: Agent[..., Any], annotation: Any) -> Any:
+def _hint(agent: AnyAgent, annotation: Any) -> Any:
     if annotation is Parameter.empty or annotation is None:
         return annotation
     holder = SimpleNamespace(__annotations__={"it": annotation})

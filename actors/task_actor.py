@@ -8,30 +8,38 @@ import random
 import secrets
 import traceback
 from collections.abc import Callable
-from typing import Any, Self, cast
+from contextlib import suppress
+from typing import Any, Self
 
 import domain
 import stores
-from actors.activation import Hints
-from actors.context import Context, Outcome
-from actors.definitions import Agent
+from actors.activation import LINGER, Activation, Hints, Refusal
+from actors.appender import Appender
+from actors.context import Outcome, run_agent
+from actors.definitions import AnyAgent
 from actors.event_sourced import EventSourcedActor
 from actors.info import checked
+from actors.raised import step_error_of
+from actors.runtime import Runtime
+from actors.threads import NoThreadError
 from actors.worker import Worker
 from domain.errors import (
     FailTask,
     OwnershipLost,
     PerdureError,
     StepError,
+    Suspended,
     UnknownTaskError,
+    UnknownTypeError,
     UnreadableTaskError,
     UnstorableValueError,
 )
 from domain.events import Held, Released, Restarted, TaskEvent
-from domain.faults import Fault
-from domain.task import DIFFERS, FAILED_STEP, AgentTask
+from domain.faults import Fault, traceback_of
+from domain.task import FAILED_STEP, FOR_CODE, UNKNOWN_CLASS, UNREADABLE, AgentTask
 from domain.values import decode
 from stores import StoreError
+from stores.crash import SimulatedCrash
 
 logger = logging.getLogger("perdure")
 
@@ -58,7 +66,7 @@ class TaskActor(EventSourcedActor):
     def __init__(self, worker: Worker, task_id: str, hints: Hints, created: Callable[[Self], None]) -> None:
         super().__init__(worker, task_id, created)
         self.hints = hints
-        self.context: Context | None = None
+        self.activation: Activation | None = None
         self.claimed = False
 
     def live(self) -> None:
@@ -66,7 +74,7 @@ class TaskActor(EventSourcedActor):
         try:
             agent = self._claimed()
             if agent is not None:
-                self._run(agent)
+                self._run_and_conclude(agent)
         except UnreadableTaskError as error:
             self.worker.log.mark_unreadable(error)
         except UnknownTaskError as error:
@@ -75,7 +83,7 @@ class TaskActor(EventSourcedActor):
             self._strike(crash)
             raise
 
-    def _claimed(self) -> Agent[..., Any] | None:
+    def _claimed(self) -> AnyAgent | None:
         """Read the log and claim the task; None where there is nothing to run."""
         try:
             self.rehydrate()
@@ -89,14 +97,14 @@ class TaskActor(EventSourcedActor):
             self.worker.log.compare(self.name)
         return agent if claimed and self.task.held is None else None
 
-    def _fits_again(self, agent: Agent[..., Any]) -> bool:
+    def _fits_again(self, agent: AnyAgent) -> bool:
         """Replay a task that is held for its code, read-only, up to the first body: does the code fit its log now?"""
-        if self.task.held is None or self.task.held.reason != DIFFERS:
+        if self.task.held is None or self.task.held.reason not in FOR_CODE:
             return False
-        probe = Context(self.rehydrated, self.task.activation, probe=True)
-        args, kwargs = self._input()
-        probe.run(agent, args, kwargs)
-        return probe.differs is None
+        refusal = probe(self.rehydrated, agent, self.worker.runtime)
+        if refusal is not None:
+            logger.warning("task %s stays held, today's code does not fit either: %s", self.task.id, refusal.message)
+        return refusal is None
 
     def _claim(self, task: AgentTask, now: float, *, release: bool) -> list[TaskEvent]:
         if self.worker.stopping.is_set() or not self.worker.owns_or_may_take(task.worker):
@@ -104,16 +112,36 @@ class TaskActor(EventSourcedActor):
         token, limit = secrets.token_hex(4), self.worker.strikes
         return task.activate(now, worker=self.worker.id, token=token, limit=limit, release=release)
 
-    def _run(self, agent: Agent[..., Any]) -> None:
-        self.context = context = Context(self.rehydrated, self.task.activation, self.hints)
-        args, kwargs = self._input()
-        outcome = context.run(agent, args, kwargs)
-        if outcome.closed is None:
-            self._conclude(agent, context, outcome)
-        elif isinstance(outcome.closed, OwnershipLost):
-            raise outcome.closed
+    def _run_and_conclude(self, agent: AnyAgent) -> None:
+        try:
+            self._run(agent)
+        finally:
+            if self.activation is not None:  # a branch that still waits for something has nothing to wait for any more
+                self.activation.lose(Suspended(f"task {self.name}: this activation is over"))
+        if self.task.ending is not None and self.task.activation > 1:
+            with suppress(StoreError):  # what deaths and people's words have left behind; nobody asks for it again
+                self.worker.log.recorder.delete_heartbeats(self.task.id)
+
+    def _run(self, agent: AnyAgent) -> None:
+        number, runtime = self.task.activation, self.worker.runtime
+        self.activation = activation = Activation(self.rehydrated, number, runtime, self.hints)
+        given = input_of(activation)
+        try:
+            outcome = Outcome() if given is None else run_agent(activation, agent, *given)
+        except NoThreadError as error:
+            logger.warning("task %s waits for a moment: %s", self.name, error)
+            due = self.worker.log.now() + LINGER
+            self.rehydrated.append(lambda task, now: task.passivate(number, now, [], due=due))
+            return
+        closed = activation.settle()
+        if self.task.held is not None and self.task.held.reason in FOR_CODE:
+            self.worker.held_here[self.task.id, self.task.birth] = self.task.version
+        if closed is None:
+            self._conclude(agent, activation, outcome)
+        elif isinstance(closed, OwnershipLost | SimulatedCrash):
+            raise closed
         else:
-            self._tell_why(context.number, outcome.closed.__cause__)
+            self._tell_why(number, closed.__cause__)
 
     def _strike(self, crash: AgentCrashError) -> None:
         """Report a crash of the agent, once, and append what follows: another start after a delay, or a hold."""
@@ -140,30 +168,26 @@ class TaskActor(EventSourcedActor):
         if cause is not None:
             raise AgentCrashError(activation, Fault.of(cause), _where(cause)) from cause
 
-    def _input(self) -> tuple[list[Any], dict[str, Any]]:
-        given: Any = decode(self.task.input)
-        args, kwargs = given
-        return args, kwargs
-
-    def _conclude(self, agent: Agent[..., Any], context: Context, outcome: Outcome) -> None:
+    def _conclude(self, agent: AnyAgent, activation: Activation, outcome: Outcome) -> None:
         """Append what the agent's end means: a value, a failure, a hold; the rest is for the supervisor."""
-        number, error, append = context.number, outcome.error, self.rehydrated.append
+        number, error, append = activation.number, outcome.error, self.rehydrated.append
+        step_error = None if error is None else step_error_of(error, activation.declared)
         if error is None:
             try:
-                value = checked(outcome.value)
+                value = checked(outcome.value, self.worker.runtime.value_limit)
             except UnstorableValueError as unstorable:
-                fault = Fault(Fault.of(unstorable).kinds, f"what the agent returned cannot be stored: {unstorable}")
-                append(lambda task, now: task.fail(number, now, fault))
+                message = f"what the agent returned cannot be stored: {unstorable}"
+                raise AgentCrashError(number, Fault(Fault.of(unstorable).kinds, message), agent.where) from None
             else:
                 append(lambda task, now: task.complete(number, now, value))
-        elif issubclass(type(error), StepError):
-            self._conclude_failed_step(agent, number, cast("StepError", error))
+        elif step_error is not None:
+            self._conclude_failed_step(agent, number, step_error)
         elif issubclass(type(error), FailTask):
             append(lambda task, now: task.fail(number, now, Fault.of(error)))
         else:
             raise AgentCrashError(number, Fault.of(error), _where(error)) from error
 
-    def _conclude_failed_step(self, agent: Agent[..., Any], number: int, error: StepError) -> None:
+    def _conclude_failed_step(self, agent: AnyAgent, number: int, error: StepError) -> None:
         fault, append = error.fault, self.rehydrated.append
         record = self.task.steps.get(error.path)
         if agent.on_failure == "hold" and record is not None and not isinstance(record.outcome, Released):
@@ -174,6 +198,37 @@ class TaskActor(EventSourcedActor):
         append(lambda task, now: task.fail(number, now, told))
 
 
+def input_of(activation: Activation) -> tuple[list[Any], dict[str, Any]] | None:
+    """Give what the agent was spawned with; None where it cannot be read, and the task is held for it."""
+    try:
+        given: Any = decode(activation.task.input)
+    except ValueError as error:
+        reason = UNKNOWN_CLASS if isinstance(error, UnknownTypeError) else UNREADABLE
+        with suppress(BaseException):  # it has closed the activation, which is looked at
+            activation.hold(
+                reason, "", {"message": f"what the task was spawned with cannot be read: {error}"}, here=True
+            )
+        return None
+    args, kwargs = given
+    return args, kwargs
+
+
+def probe(appender: Appender, agent: AnyAgent, runtime: Runtime) -> Refusal | None:
+    """Replay a task read-only, up to the first body of each branch; tell why it would be held, if it would."""
+    activation = Activation(appender, appender.task.activation, runtime, probe=True)
+    given = input_of(activation)
+    error = None if given is None else run_agent(activation, agent, *given).error
+    ends = (
+        error is None
+        or issubclass(type(error), Suspended | FailTask)
+        or step_error_of(error, activation.declared) is not None
+    )
+    if activation.refused is None and not ends:
+        assert error is not None  # noqa: S101  it is no end
+        return Refusal("crash", "", f"its code crashes at {_where(error)} before its next step: {Fault.of(error)}")
+    return activation.refused
+
+
 def _verdict(event: TaskEvent) -> str:
     if isinstance(event, Restarted):
         return f"restart {event.strikes} in {event.due - event.timestamp:.1f} s"
@@ -182,13 +237,18 @@ def _verdict(event: TaskEvent) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Name the file and line from which an exception came: the innermost frame that is not perdure's own."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    users = [place for place in frames if os.path.dirname(place[0]) not in _OURS]
+    """Name the file and line from which an exception came: the innermost frame of the user's own code."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(traceback_of(error))]
+    users = [place for place in frames if os.path.dirname(place[0]) not in _OURS and not _is_stdlib(place[0])]
     file, line = (users or frames or [("nowhere", 0)])[-1]
     return f"{file}:{line}"
 
 
+def _is_stdlib(file: str) -> bool:
+    return file.startswith("<frozen ") or (file.startswith(_STDLIB) and "-packages" not in file)
+
+
+_STDLIB = os.path.dirname(os.__file__) + os.sep
 _OURS = {os.path.dirname(os.path.abspath(module.__file__ or "")) for module in (domain, stores)} | {
     os.path.dirname(__file__)
 }

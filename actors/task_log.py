@@ -1,31 +1,26 @@
-"""The log of every task: an eventsourcing Application that loads, appends and catches up. The one place that appends.
-
-Commit, then fold: a decision is made on the state that is in the log, its events are committed with the task's index
-row by compare-and-swap, and only then folded. On a conflict the appender reads on and decides again. When the fate of
-a commit is unknown it looks for its own token, and sends the same rows again only where nothing is there.
-"""
+"""The log of every task: an eventsourcing Application that makes tasks, loads them, and keeps their index."""
 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from shlex import quote
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from eventsourcing.application import AggregateNotFoundError, Application
-from eventsourcing.persistence import IntegrityError, StoredEvent
+from eventsourcing.persistence import IntegrityError
 from eventsourcing.utils import Environment, EnvType
 
-from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper, token_of
+from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper
 from actors.view import call_text, headline
 from domain.errors import PerdureError, TaskConflictError, UnknownTaskError, UnreadableTaskError
-from domain.events import Created, TaskEvent
-from domain.task import UNREADABLE, AgentTask, fold, preview
+from domain.events import Created
+from domain.fold import fold
+from domain.task import UNREADABLE, AgentTask
 from domain.values import dumps
 from stores import AppendConflictError, IndexRow, Store, StoreError, StoreUnavailableError, TaskRecorder
 
@@ -39,8 +34,16 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 QUIET = 1.0
 """Seconds that one waits for a store that is away before it is said."""
 
-Decide = Callable[[AgentTask, float], list[TaskEvent]]
-"""A decision: the task and the time in seconds of Unix time to events; called again after a conflict."""
+
+class Settable(Protocol):
+    """An event that can be set, from any thread."""
+
+    def set(self) -> None:
+        """Set it."""
+        ...
+
+
+SomeEvent = TypeVar("SomeEvent", bound=Settable)
 
 
 class Patience:
@@ -82,7 +85,7 @@ class TaskLog(Application[str]):
         self.store = store
         self.now = now
         self.patience = patience or Patience()
-        self._watchers: dict[str, set[threading.Event]] = {}
+        self._watchers: dict[str, set[Any]] = {}
         self._watching = threading.Lock()
         super().__init__()
 
@@ -132,9 +135,12 @@ class TaskLog(Application[str]):
                     version=0,
                 ) from error
 
-    def create(self, task_id: str, agent: str, arguments: Any, tags: Any, parent: str = "") -> AgentTask:
+    def create(
+        self, task_id: str, agent: str, arguments: Any, tags: Any, parent: str = "", aliases: Collection[str] = ()
+    ) -> AgentTask:
         """Make a task, or give the one that has this id with the same agent and input, ended or not.
 
+        `aliases` are the names that the agent had before.
         When it returns, the task is in the store. Raises TaskConflictError where the id is in use otherwise; nothing
         is changed then.
         """
@@ -147,7 +153,7 @@ class TaskLog(Application[str]):
             try:
                 self.recorder.insert_events([row], entry=index_row(task), expected=None)
             except AppendConflictError:
-                return self._in_use(created)
+                break
             except IntegrityError:
                 raise UnreadableTaskError(
                     f"task {task_id}: its log is there, its index row is not: the index has to be rebuilt from the log",
@@ -158,16 +164,17 @@ class TaskLog(Application[str]):
                 away(error)
             else:
                 return task
+        return self._in_use(created, (agent, *aliases))
 
-    def _in_use(self, created: Created) -> AgentTask:
+    def _in_use(self, created: Created, names: Collection[str]) -> AgentTask:
         """Settle a spawn under an id that is in use; after a lost acknowledgement it may be our own."""
         task = fold(None, self.events.get(created.originator_id, lte=1))
         if task is None:
             raise UnknownTaskError(f"task {created.originator_id} was deleted meanwhile", task_id=created.originator_id)
-        same = (task.agent, dumps(task.input)) == (created.agent, dumps(created.input))
+        same = task.agent in names and dumps(task.input) == dumps(created.input)
         if task.birth == created.birth or same:
             return task
-        what = f"agent {task.agent}" if task.agent != created.agent else "other input"
+        what = "other input" if task.agent in names else f"agent {task.agent}"
         raise TaskConflictError(
             f"task {task.id} exists already, with {what}: it was spawned as {call_text(task.agent, task.input)}, asked"
             f" for is {call_text(created.agent, created.input)}. Nothing was changed; choose another id",
@@ -245,9 +252,8 @@ class TaskLog(Application[str]):
             return row._replace(status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
 
     @contextmanager
-    def watch(self, task_id: str) -> Iterator[threading.Event]:
-        """Give an event that is set each time the task has ended or is held in this process."""
-        event = threading.Event()
+    def watch(self, task_id: str, event: SomeEvent) -> Iterator[SomeEvent]:
+        """Set an event each time the task has ended or is held in this process."""
         with self._watching:
             self._watchers.setdefault(task_id, set()).add(event)
         try:
@@ -264,82 +270,6 @@ class TaskLog(Application[str]):
         with self._watching:
             for event in self._watchers.get(task_id, ()):
                 event.set()
-
-
-class Appender:
-    """Appends to one task's log, one append in flight, and holds the task's state: the fold of its log at every moment.
-
-    A decision is called under a lock and must not call the appender. `append` returns when the events are durably in
-    the log and folded.
-    Raises what the decision raises; UnknownTaskError when the task was deleted meanwhile; the store's errors when
-    patience is out.
-    """
-
-    def __init__(self, log: TaskLog, task: AgentTask, patience: Patience | None = None) -> None:
-        self.log = log
-        self.task = task
-        self._patience = patience or log.patience
-        self._lock = threading.Lock()
-
-    def append(self, decide: Decide, *, turn: float = -1, inside: Callable[[], None] | None = None) -> list[TaskEvent]:
-        """Decide, commit, fold; after a conflict read on and decide again.
-
-        Returns the events, none where none were decided. `turn`: seconds to wait while another append is in flight;
-        StoreUnavailableError then. `inside` is called in the transaction, and undoes it by raising.
-        """
-        if not self._lock.acquire(timeout=turn):
-            message = f"{self.log.store.url}: an append to task {self.task.id} is in flight"
-            raise StoreUnavailableError(message, url=self.log.store.url, reason="in flight")
-        try:
-            while True:
-                events = decide(self.task, self.log.now())
-                if not events or self._commit(events, inside):
-                    break
-        finally:
-            self._lock.release()
-        if self.task.held is not None or self.task.ending is not None:
-            self.log.hint(self.task.id)
-        return events
-
-    def catch_up(self) -> None:
-        """Fold what others have appended since."""
-        with self._lock:
-            self._read_on()
-
-    def _commit(self, events: list[TaskEvent], inside: Callable[[], None] | None) -> bool:
-        task, log = self.task, self.log
-        token = os.urandom(TOKEN_SIZE)
-        rows = [log.mapper.to_stored_event(event, birth=task.birth, token=token) for event in events]
-        entry = index_row(preview(task, events))
-        away = self._patience.waiter()
-        while True:
-            try:
-                log.recorder.insert_events(rows, entry=entry, expected=(task.birth, task.version), inside=inside)
-            except AppendConflictError as conflict:
-                found = self._read_on()
-                if not found:
-                    raise log.astray(task, conflict.found) from None
-                return token_of(found[0]) == token
-            except StoreUnavailableError as error:
-                away(error)
-                if found := self._read_on():
-                    return token_of(found[0]) == token
-            else:
-                fold(task, events)
-                return True
-
-    def _read_on(self) -> list[StoredEvent]:
-        """Fold what the log has beyond our state, and give its rows."""
-        task, log = self.task, self.log
-        away = self._patience.waiter()
-        while True:
-            try:
-                rows = list(log.recorder.select_events(task.id, gt=task.version))
-            except StoreUnavailableError as error:
-                away(error)
-            else:
-                fold(task, log.events.read(rows, task.birth))
-                return rows
 
 
 def index_row(task: AgentTask) -> IndexRow:

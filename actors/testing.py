@@ -7,6 +7,20 @@
             run.check()
             assert run.result == "sent"
 
+And keep the logs of real tasks, so that no change of your code strands the next ones: `perdure show report-1 --json >
+tests/histories/report-1.json`, or `save_history(task, path)`, and in a test:
+
+    from pathlib import Path
+    import pytest
+    from actors.testing import histories, replay_history
+    from report import report
+
+    HISTORIES = histories(Path(__file__).parent / "histories")
+
+    @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+    def test_todays_code_fits_what_was_recorded(path):
+        replay_history(report, path)
+
 A boundary is a moment at which a death makes a difference: before, inside and after each append to the log, and before
 and after each body. A death here is simulated: the system's store refuses everything from then on, and a new system is
 opened on what it left. The kit's systems have no strike limit, so that a plan may hold any number of crashes.
@@ -16,8 +30,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
+from actors.clock import Clock, FakeClock
+from actors.history import HistoryError, histories, replay_history, save_history
 from actors.info import StepInfo
 from actors.system import AgentSystem
 from actors.task_log import TaskLog
@@ -86,7 +102,7 @@ class Run:
         A body that ended and whose outcome is in the log ran once. A body that was entered again was in doubt before:
         same key, and a higher attempt, where its start is recorded.
         """
-        outcomes = [event for event in self.events if isinstance(event, StepSucceeded | StepFailed)]
+        outcomes = [event for event in self.events if _is_outcome(event)]
         by_path: dict[str, list[BodyRun]] = {}
         for body in self.bodies:
             by_path.setdefault(body.path, []).append(body)
@@ -102,7 +118,12 @@ class Run:
             attempts = [entry.attempt for entry in entries]
             if path in started:
                 _require(attempts == sorted(set(attempts)), f"{what}: attempts {attempts} do not rise")
-            _require(len({entry.life for entry in entries}) == len(entries), f"{what} ran twice in one life")
+            twice = len({(entry.life, entry.attempt) for entry in entries}) != len(entries)
+            _require(not twice, f"{what}: an attempt ran twice in one life")
+
+
+def _is_outcome(event: TaskEvent) -> TypeGuard[StepSucceeded | StepFailed]:
+    return isinstance(event, StepSucceeded) or (isinstance(event, StepFailed) and event.retry_at is None)
 
 
 def crash_plans(max_crashes: int = 5, max_boundary: int = 40) -> SearchStrategy[list[int]]:
@@ -120,6 +141,7 @@ def run_through_crashes(
     id: str = "task",
     timeout: float = 30.0,
     strikes: int | None = None,
+    clock: Clock | None = None,
 ) -> Run:
     """Run an agent as a task, die where told, start a new system each time, and return what happened.
 
@@ -131,18 +153,20 @@ def run_through_crashes(
         id: the task's id.
         timeout: seconds that one life may take.
         strikes: the systems' strike limit; by default none, so that a plan may hold any number of crashes.
+        clock: what tells all lives the time; by default one that jumps to what is due next, so that nothing waits. The
+            time limits of bodies are real time all the same.
 
     Raises AgentBugError where the agent's own code raises what is no business of its task; TimeoutError when a life
     does not end in time.
     """
     disk = open_store("memory:") if store is None else store
-    run = Run()
+    run, time = Run(), clock or FakeClock(jump=True)
     for nth in (*plan, None):
         witness = _Witness(nth, run)
         inner = open_store(disk) if isinstance(disk, str) else disk
         life = CrashingStore(inner, witness, close_inner=isinstance(disk, str))
         try:
-            with AgentSystem(life, strikes=strikes) as system:
+            with AgentSystem(life, strikes=strikes, clock=time) as system:
                 _live(system, run, agent, args, id, timeout)
                 return run
         except SimulatedCrash as death:
@@ -159,7 +183,8 @@ def every_crash_point(
 ) -> Iterator[Run]:
     """Run an agent once for each boundary that it has, dying there once; and first once without a crash.
 
-    `new_store` gives a fresh store, or its URL, for each run; by default each has one in memory.
+    `new_store` gives a fresh store, or its URL, for each run; by default each has one in memory. Retries that wait
+    about a second or more are boundaries of their own: with `jitter=0` there are as many of them in each run.
     """
     whole = run_through_crashes(agent, *args, store=new_store())
     yield whole
@@ -178,8 +203,8 @@ class _Witness(CrashPlan):
 
     def reach(self, point: str, **facts: object) -> None:
         info = facts.get("info")
-        if point == "body.after" and self._run.bodies:
-            self._run.bodies[-1].finished = True
+        if point == "body.after":
+            self._finish(cast("StepInfo", info))
         self._run.points.append(point)
         if point == "append.after":
             self._run.head = cast("int", facts["version"])
@@ -191,6 +216,12 @@ class _Witness(CrashPlan):
             key = info.idempotency_key
             entry = BodyRun(info.name, info.path, info.attempt, key, self._life, self._run.head)
             self._run.bodies.append(entry)
+
+    def _finish(self, info: StepInfo) -> None:
+        for body in reversed(self._run.bodies):
+            if (body.path, body.attempt, body.life) == (info.path, info.attempt, self._life):
+                body.finished = True
+                return
 
 
 def _live(
@@ -220,10 +251,16 @@ def _require(kept: bool, otherwise: str) -> None:
 __all__ = [
     "AgentBugError",
     "BodyRun",
+    "Clock",
     "CrashPlan",
+    "FakeClock",
+    "HistoryError",
     "Run",
     "SimulatedCrash",
     "crash_plans",
     "every_crash_point",
+    "histories",
+    "replay_history",
     "run_through_crashes",
+    "save_history",
 ]

@@ -13,14 +13,15 @@ from typing import Any
 import pykka
 from pykka import ActorDeadError
 
-from actors.definitions import Agent
+from actors.definitions import AnyAgent
 from actors.directory import Directory
 from actors.recovery import Recovery
+from actors.runtime import Runtime
 from actors.supervised import Down
 from actors.supervisor import Supervisor
 from actors.task_log import TaskLog
 from actors.worker import Worker
-from domain.errors import PerdureError
+from domain.errors import OwnershipLost, PerdureError
 from domain.events import TaskEvent
 from domain.task import AgentTask
 from stores import StoreError
@@ -46,15 +47,16 @@ class SupervisionTree:
     def __init__(
         self,
         log: TaskLog,
+        runtime: Runtime,
         *,
         max_active: int,
         strikes: int | None,
         only: str | None,
-        find: Callable[[str], Agent[..., Any]],
+        find: Callable[[str], AnyAgent],
         agents: Callable[[], Collection[str]],
     ) -> None:
         self.worker = Worker(
-            f"w{secrets.token_hex(6)}", log, strikes, only, find, agents, self._report, self._keep_lock
+            f"w{secrets.token_hex(6)}", log, runtime, strikes, only, find, agents, self._report, self._keep_lock
         )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
@@ -88,15 +90,18 @@ class SupervisionTree:
     def stop(self, grace: float) -> None:
         """Start no new body, give running ones `grace` seconds, mark what is given up, release the lock."""
         worker = self.worker
-        worker.stopping.set()
-        worker.wake.set()
         try:
+            worker.stopping.set()
+            worker.wake.set()
+            self._wake_waiters()
             if not self.directory.wait_empty(min(grace, QUIET)):
-                logger.warning("closing: %d running bodies have %g s to end", len(self.directory.hosted()), grace)
+                logger.warning(
+                    "closing: up to %g s for what still runs, in tasks: %d", grace, len(self.directory.hosted())
+                )
                 if not self.directory.wait_empty(grace - min(grace, QUIET)):
                     self._give_up(grace)
             self.recovery.actor_stopped.wait(LAST_WORD)
-        except KeyboardInterrupt:
+        except BaseException:  # whatever hurries a stop: what runs is marked, or it would count as a death
             self._give_up(0.0)
             raise
         finally:
@@ -107,6 +112,12 @@ class SupervisionTree:
             finally:
                 self._lock.release()
 
+    def _wake_waiters(self) -> None:
+        """Make tasks that wait in place look again."""
+        for actor in self.directory.hosted().values():
+            if actor is not None and actor.activation is not None:
+                actor.activation.wake()
+
     def _give_up(self, grace: float) -> None:
         """Wait for nothing any more, not for bodies nor for the store; mark what was cut off, where the store can."""
         until = time.monotonic() + LAST_WORD
@@ -114,12 +125,15 @@ class SupervisionTree:
         self.worker.over.set()
         self.directory.wait_empty(LAST_WORD / 4)
         for task_id, actor in self.directory.hosted().items():
-            context = actor.context if actor is not None else None
-            if context is not None:
-                logger.warning("task %s did not end within %g s: its running step is given up", task_id, grace)
-                cut_off, left = [context.body.path] if context.body is not None else [], until - time.monotonic()
-                with suppress(StoreError, PerdureError):
-                    context.appender.append(partial(_passivate, context.number, cut_off), turn=max(0.0, left))
+            activation = actor.activation if actor is not None else None
+            if activation is not None:
+                running = activation.running
+                what = f"given up is step {', '.join(running)}" if running else "its agent's own code goes on"
+                logger.warning("task %s did not end within %g s: %s", task_id, grace, what)
+                mark, left = partial(_passivate, activation.number, running), until - time.monotonic()
+                with suppress(StoreError, PerdureError, OwnershipLost):
+                    activation.appender.append(mark, turn=max(0.0, left))
+                activation.cancel()
 
 
 def _passivate(activation: int, cut_off: list[str], task: AgentTask, now: float) -> list[TaskEvent]:

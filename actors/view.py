@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
 from typing import Any
 
+from actors.showing import value_text
 from domain.events import Failed, Released, StepFailed
 from domain.faults import Fault
 from domain.record import StepRecord
-from domain.task import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, AgentTask, Status, idempotency_key
-from domain.values import dumps
+from domain.task import (
+    DIFFERS,
+    FAILED_STEP,
+    IN_DOUBT,
+    STRIKES,
+    UNKNOWN_CLASS,
+    AgentTask,
+    Status,
+    idempotency_key,
+)
 
 CALL_LIMIT = 100
 """Characters of a call's arguments that are shown in a message."""
@@ -19,13 +30,21 @@ CALL_LIMIT = 100
 
 @dataclass(frozen=True)
 class StepView:
-    """One step of a task. `state` is `finished`, `failed`, `started` (running, or in doubt) or `to rerun`."""
+    """One step of a task, or another thing that takes a position: `kind` is `step`, `patch` or `now`.
+
+    `state` is `finished`, `failed`, `decided` (a person has said that it happened, or gave it up), `started` (running,
+    or in doubt), `waiting` (its next attempt is due at `due`) or `to rerun`. `errors` has the error of each attempt
+    that ended in one; times are seconds of Unix time.
+    """
 
     path: str
     name: str
     label: str
     attempt: int
     state: str
+    kind: str = "step"
+    errors: tuple[Fault, ...] = ()
+    due: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,12 +91,33 @@ def describe(task: AgentTask) -> TaskView:
 
 
 def headline(task: AgentTask) -> str:
-    """Give one line for a list: where the task is, or why it is held or has failed."""
+    """Give one line for a list, the same on any day: where the task is, or why it is held or has failed."""
+    if task.held is not None and task.held.reason == STRIKES:
+        return cut(strikes_text(task.held.details) or _hold_headline(task))
     if task.held is not None:
-        return _hold_headline(task).splitlines()[0]
+        return _hold_headline(task, _dated).splitlines()[0]
     if isinstance(task.ending, Failed):
-        return str(Fault.from_data(task.ending.error)).splitlines()[0][:200]
+        return cut(str(Fault.from_data(task.ending.error)))
+    if task.waits:
+        return _next_try(task) or task.place
     return task.place
+
+
+def strikes_text(details: dict[str, Any]) -> str:
+    """Say in short which crashes a task is held for, the last one's error with its place; empty where it has none."""
+    if "where" not in details:
+        return ""
+    text, place = str(details["where"]), ""
+    if "error" in details:
+        error = str(Fault.from_data(details["error"]))
+        text, place = cut(error, 120), text.removeprefix(error)
+    return f"{details['strikes']} crashes in a row: {text}{place}"
+
+
+def given_up(task: AgentTask) -> str:
+    """Say that the body in doubt for which a task is held was given up, and at what; empty where it was not."""
+    answer = str(task.held.details.get("answer", "")) if task.held is not None else ""
+    return answer.removeprefix("it ") if answer.startswith("it was ") else ""
 
 
 def explain(task: AgentTask, options: str = "") -> str:
@@ -92,7 +132,7 @@ def explain(task: AgentTask, options: str = "") -> str:
     if task.held.reason == IN_DOUBT:
         key = idempotency_key(task.birth, task.held.path)
         answer = details.get("answer")
-        lines += [answer] if answer else []
+        lines += [answer] if answer and not given_up(task) else []
         lines += [f"it may or may not have happened; idempotency key {key}", *_decisions(task, options)]
     elif task.held.reason == FAILED_STEP:
         lines += _decisions(task, options)
@@ -103,6 +143,9 @@ def explain(task: AgentTask, options: str = "") -> str:
             "each time its process died, or could not write any more",
             f"mend what kills it, or if it was killed from outside just let it go on    {release}",
         ]
+    elif task.held.reason == UNKNOWN_CLASS:
+        lines += ["it goes on by itself when a worker starts with code that has the class"]
+        lines += [f"try again now    {release}"]
     elif task.held.reason == DIFFERS:
         lines += ["nothing ran. It goes on by itself when a worker starts with code that fits its log"]
         lines += _decisions(task, options) if task.question else []
@@ -132,14 +175,31 @@ def call_text(agent: str, arguments: Any) -> str:
     'buy("milk", count=2)'
     """
     args, kwargs = arguments
-    texts = [*map(dumps, args), *(f"{name}={dumps(value)}" for name, value in kwargs.items())]
+    texts = [*map(value_text, args), *(f"{name}={value_text(value)}" for name, value in kwargs.items())]
     text = ", ".join(texts)
     return f"{agent}({text if len(text) <= CALL_LIMIT else text[: CALL_LIMIT - 1] + '…'})"
 
 
 def clock_time(moment: float) -> str:
-    """Give the local time of day of a moment in seconds of Unix time."""
-    return datetime.fromtimestamp(moment).strftime("%H:%M:%S")  # noqa: DTZ006  a person reads it on this machine
+    """Give the local time of day of a moment in seconds of Unix time, and the date where that is not today."""
+    local, today = _local(moment), _local(time.time())
+    if local.date() == today.date():
+        return local.strftime("%H:%M:%S")
+    return _dated(moment) if local.year == today.year else local.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def cut(text: str, limit: int = 200) -> str:
+    """Give the first line of a text, its end cut off where it is long."""
+    line, *_ = text.splitlines() or [""]
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _dated(moment: float) -> str:
+    return _local(moment).strftime("%m-%d %H:%M:%S")
+
+
+def _local(moment: float) -> datetime:
+    return datetime.fromtimestamp(moment)  # noqa: DTZ006  a person reads it on this machine
 
 
 def _decisions(task: AgentTask, options: str) -> list[str]:
@@ -153,15 +213,13 @@ def _decisions(task: AgentTask, options: str) -> list[str]:
     ]
 
 
-def _hold_headline(task: AgentTask) -> str:
+def _hold_headline(task: AgentTask, clock: Callable[[float], str] = clock_time) -> str:
     assert task.held is not None  # noqa: S101
     held, details = task.held, task.held.details
     if held.reason == IN_DOUBT:
-        record = task.steps[held.path]
-        return (
-            f"in doubt: {_name(record)}, attempt {record.attempt} began {clock_time(record.started)},"
-            " its end is not in the log"
-        )
+        record, ended = task.steps[held.path], given_up(task)
+        how = f" and {ended}" if ended else ", its end is not in the log"
+        return f"in doubt: {_name(record)}, attempt {record.attempt} began {clock(record.started)}{how}"
     if held.reason == FAILED_STEP:
         return f"failed: {_name(task.steps[held.path])}: {details['message']}"
     if held.reason == STRIKES:
@@ -182,12 +240,25 @@ def _name(record: StepRecord) -> str:
     return f"step {record.path} {record.name}" + (f' "{record.label}"' if record.label else "")
 
 
-def _step(record: StepRecord) -> StepView:
+def _next_try(task: AgentTask) -> str:
+    """Name the step that a waiting task tries again first."""
+    tries = [(record.retry_at, record.path) for record in task.steps.values() if record.retry_at is not None]
+    if not tries:
+        return ""
+    record = task.steps[min(tries)[1]]
+    return f"tries step {record.path} {record.name} again"
+
+
+def state_of(record: StepRecord) -> str:
+    """Give the state of a step in a word or two, as `StepView` has it."""
     outcome = record.outcome
     if outcome is None:
-        state = "to rerun" if record.settled is not None else "started"
-    elif isinstance(outcome, StepFailed) or (isinstance(outcome, Released) and outcome.decision == "fail"):
-        state = "failed"
-    else:
-        state = "finished"
-    return StepView(record.path, record.name, record.label, record.attempt, state)
+        return "waiting" if record.retry_at is not None else "to rerun" if record.settled is not None else "started"
+    if isinstance(outcome, Released):
+        return "decided"
+    return "failed" if isinstance(outcome, StepFailed) else "finished"
+
+
+def _step(record: StepRecord) -> StepView:
+    name, attempt, state = record.name, record.attempt, state_of(record)
+    return StepView(record.path, name, record.label, attempt, state, record.kind, record.errors, record.retry_at)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import os
+import sys
+import textwrap
 import time
-from typing import Any
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, TextIO
 
-from actors.view import explain, fault_of
+from actors.showing import value_text
+from actors.view import clock_time, explain, fault_of, headline
+from domain.events import Released, StepFailed
 from domain.faults import Fault
+from domain.record import StepRecord
 from domain.task import AgentTask
+from stores import IndexRow
 
+UNLIMITED = sys.maxsize
+"""Columns of a line that goes to no terminal, unless COLUMNS says otherwise: nothing is cut or folded."""
+WORKER_DIED = "its worker died, the next one goes on"
+
+_LONG = 120.0  # seconds from which a wait is told with the time on the clock
 _LONGEST = 2_000  # characters of a value that are looked at: no line shows more
 _SPANS = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60, "min"), (1.0, 1, "s"))
 
@@ -23,10 +36,9 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(map(_printable, text))
 
 
-def json_text(stored: Any) -> str:
-    """Give an encoded value as JSON in one line, its end cut off where it is very long."""
-    text = json.dumps(stored, ensure_ascii=False)
-    return plain(text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
+def shown(stored: Any) -> str:
+    """Give an encoded value as a text in one line, its end cut off where it is very long and lines have an end."""
+    return plain(fitted(value_text(stored), _LONGEST))
 
 
 def span(seconds: float) -> str:
@@ -47,6 +59,16 @@ def named(path: str, name: str, label: str = "", attempt: int = 1) -> str:
     return plain(text) + (f" (attempt {attempt})" if attempt > 1 else "")
 
 
+def outcome_of(record: StepRecord) -> tuple[str, str]:
+    """Tell in a word, and what there is to say besides, how a step came out that never runs again."""
+    outcome = record.outcome
+    if isinstance(outcome, Released):
+        return "decided", decision(outcome)
+    if isinstance(outcome, StepFailed):
+        return "failed", brief(Fault.from_data(outcome.error))
+    return "replayed", ""
+
+
 def ago(moment: float, now: float) -> str:
     """Give the time between two moments of Unix time, as an age.
 
@@ -56,14 +78,82 @@ def ago(moment: float, now: float) -> str:
     return span(float(int(now - moment))) if now - moment >= 1 else "0 s"
 
 
-def held_text(task: AgentTask, options: str = "") -> str:
-    """Give the paragraph about a held task; `options` are what the commands that it names need besides."""
+def until(due: float, now: float) -> str:
+    """Say when something is due, a moment of Unix time: in a while, and on the clock where that is long.
+
+    >>> until(112.0, 100.0), until(99.0, 100.0)
+    ('in 12 s', 'now')
+    """
+    left = due - now
+    if left <= 0:
+        return "now"
+    return f"in {span(left)}" + (f", at {clock_time(due)}" if left >= _LONG else "")
+
+
+def shortened(text: str, limit: int, *, tail: int = 0) -> str:
+    """Give a text of at most so many characters; `tail` of them from its end.
+
+    >>> shortened("to be or not to be", 5), shortened("~some-long-key/12", 9, tail=3)
+    ('to b…', '~some…/12')
+    """
+    if len(text) <= limit:
+        return text
+    return text[: limit - 1 - tail] + "…" + (text[-tail:] if tail else "")
+
+
+def fitted(text: str, limit: int) -> str:
+    """Give a text of at most so many characters; a whole one where lines have no end, as in a pipe."""
+    return text if columns() == UNLIMITED else shortened(text, limit)
+
+
+def brief(fault: Fault) -> str:
+    """Give an error in one line, without its traceback, its end cut off where it is long and lines have an end."""
+    return fitted(plain(str(fault)), 200)
+
+
+def decision(said: Released) -> str:
+    """Say what a person has decided of a step, or of a task."""
+    what = {
+        "value": f"happened, with {fitted(shown(said.value), 60)},",
+        "fail": "given up",
+        "rerun": "to be run again,",
+        "release": "released",
+    }.get(said.decision, plain(said.decision))
+    return f"{what} by {plain(said.by)}"
+
+
+def columns(stream: TextIO | None = None) -> int:
+    """Give the width of a line on standard output, or another stream.
+
+    Where that is no terminal it is `UNLIMITED`, unless COLUMNS says otherwise.
+    """
+    stream = stream or sys.stdout
+    if stream.isatty():
+        return os.get_terminal_size(stream.fileno()).columns or UNLIMITED
+    said = os.environ.get("COLUMNS", "")
+    return int(said) if said.isdecimal() and int(said) > 0 else UNLIMITED
+
+
+def held_text(task: AgentTask, options: str = "", stream: TextIO | None = None) -> str:
+    """Give the paragraph about a held task; `options` are what the commands that it names need besides.
+
+    On a terminal its first line is broken between words.
+    """
     age = ago(task.updated, time.time())
     since = "just now" if age == "0 s" else age
     head, *rest = [plain(line) for line in explain(task, options).splitlines()] or [""]
     fault = fault_of(task)
     trace = [traceback_text(fault)] if fault is not None and fault.traceback else []
-    return "\n".join([f"{plain(task.id)}  held {since}  {head}".rstrip(), *[f"  {line}" for line in rest], *trace])
+    first = _broken(f"{plain(task.id)}  held {since}  {head}".rstrip(), stream or sys.stdout)
+    return "\n".join([first, *[f"  {line}" for line in rest], *trace])
+
+
+def _broken(text: str, stream: TextIO) -> str:
+    if not stream.isatty():
+        return text
+    wrapper = textwrap.TextWrapper(columns(stream), break_long_words=False, break_on_hyphens=False)
+    wrapper.subsequent_indent = "  "
+    return wrapper.fill(text)
 
 
 def traceback_text(fault: Fault) -> str:
@@ -71,6 +161,65 @@ def traceback_text(fault: Fault) -> str:
     lines = fault.traceback.expandtabs(4).splitlines()
     last = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1)
     return "\n".join(f"  {plain(line)}" for line in lines[: last + 1])
+
+
+# ------------------------------------------------------------------ where a task is
+
+
+def has_worker(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Tell whether a living worker would run this task: one that knows its agent, and is not there for another task."""
+    return any(
+        row.agent in about.get("agents", ()) and about.get("only") in (None, row.id) for about in workers.values()
+    )
+
+
+def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say where a task is, why it is held or has failed, or for what it waits; `workers` are the living ones."""
+    note, now = str(row.note), time.time()
+    if row.status == "running" and row.owner not in workers:
+        return joined(note, WORKER_DIED)
+    if row.status == "waiting" and row.due is not None:
+        note = f"{note} {until(row.due, now)}"
+    if row.status in ("queued", "waiting") and not has_worker(row, workers):
+        return joined(note, "no live worker knows this agent")
+    if row.status == "queued" and row.due is not None and row.due > now:
+        return joined(note, f"restarts in {span(row.due - now)}")
+    return note
+
+
+def status_line(task: AgentTask, workers: Collection[str]) -> str:
+    """Give the line above a task's log, or several where it is too long; `workers` are the ids of the live ones."""
+    now = time.time()
+    lost = task.status == "running" and task.worker not in workers
+    waits = task.status == "waiting" and task.due is not None
+    parts = [
+        plain(task.id),
+        f"{task.status} {ago(task.updated, now)}" if task.status == "held" else task.status,
+        *([plain(f"{headline(task)} {until(task.due or now, now)}")] if waits else []),
+        *([WORKER_DIED] if lost else []),
+        f"agent {plain(task.agent)}",
+        f"created {local(task.created):%Y-%m-%d %H:%M:%S}, {ago(task.created, now)} ago",
+        f"{task.activation} activation{'s' if task.activation != 1 else ''}",
+        *[plain(f"{name}={text}") for name, text in task.tags.items()],
+    ]
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]}  {part}"
+        if len(longer) <= columns():
+            lines[-1] = longer
+        else:
+            lines.append(f"  {part}")
+    return "\n".join(lines)
+
+
+def joined(*parts: str) -> str:
+    """Give the parts that there are as one text."""
+    return "; ".join(part for part in parts if part)
+
+
+def local(moment: float) -> datetime:
+    """Give a moment of Unix time as this machine's clocks have it."""
+    return datetime.fromtimestamp(moment).astimezone()
 
 
 def _printable(character: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
 
-from actors.definitions import Agent
+from actors.definitions import AnyAgent
+from actors.runtime import Runtime
 from actors.supervised import Down
 from actors.task_log import Patience, TaskLog
 
@@ -18,17 +18,20 @@ class Worker:
 
     `find` gives the agent of a name, `agents` the names that are known; `only` is the one task that may run, if any.
     `keep_lock` sees that the worker's lock is still where others look for it.
+    `held_here` are the tasks, by id and birth, with the version at which this worker has held them for its code.
     `wake` makes recovery look at once; `stopping` says that no new body starts, `over` that nothing is written.
     """
 
     id: str
     log: TaskLog
+    runtime: Runtime
     strikes: int | None
     only: str | None
-    find: Callable[[str], Agent[..., Any]]
+    find: Callable[[str], AnyAgent]
     agents: Callable[[], Collection[str]]
     report: Callable[[Down], None]
     keep_lock: Callable[[], None]
+    held_here: dict[tuple[str, str], int] = field(default_factory=dict)
     wake: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)

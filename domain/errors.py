@@ -5,10 +5,13 @@
     │   └── NestedStepError         a step inside the body of another step
     ├── SystemClosedError           the system was closed meanwhile; its tasks go on with the next worker
     ├── InsideTaskError             a call that an agent may not make between its steps
+    ├── BlockingCallError           a call that would block an event loop
     ├── DefinitionError             a decorator was given what it cannot use
     ├── UnknownAgentError           no agent of that name is known to this process
     ├── UnstorableValueError        a value that the log cannot give back as it was
+    ├── UnknownTypeError            a stored value of a class that this process has not, or not any more so
     ├── StepError                   a step has failed; raised into the agent
+    ├── StepTimeoutError            what a step failed with that was given up at its time limit
     └── TaskError                   about one task, named in `.task_id`
         ├── InvalidTaskIdError      an id that no task may have
         ├── UnknownTaskError        the store has no task of that id
@@ -20,6 +23,7 @@
         └── TaskHeldError           it is parked, waiting for a person or for other code
 
     FailTask                        raised *by* an agent: fail this task at once
+    GivenUp (BaseException)         raised by `heartbeat` in a body that was given up: end it
     Suspended (BaseException)       unwinds an agent whose activation has stopped; never to be caught
     └── OwnershipLost               … because another activation of the task is the newest
 
@@ -64,8 +68,12 @@ class InsideTaskError(PerdureError):
     """Raised when an agent, between its steps, calls what would happen again at each replay."""
 
 
+class BlockingCallError(PerdureError):
+    """Raised when a call would block an event loop; the message names the call to await instead."""
+
+
 class DefinitionError(PerdureError):
-    """Raised when `@agent` or `@step` is given what it cannot use, or a name that is taken."""
+    """Raised when `@agent`, `@step` or `register` is given what it cannot use, or a name that is taken."""
 
 
 class UnknownAgentError(PerdureError):
@@ -81,23 +89,42 @@ class UnstorableValueError(PerdureError):
         self.type_name = type_name
 
 
+class UnknownTypeError(PerdureError, ValueError):
+    """Raised when a stored value is of a class, member, field or version that the code of this process does not have.
+
+    `type_name` is the name under which the log knows the class. Nothing is lost: other code can read the value.
+    """
+
+    def __init__(self, message: str, *, type_name: str) -> None:
+        super().__init__(message)
+        self.type_name = type_name
+
+
 class StepError(PerdureError):
     """Raised into the agent when a step has failed; live and at every replay alike.
 
     The original exception is data: `fault` has its type, message, traceback text and causes, and `is_a` tells what it
-    was.
+    was. `errors` has the fault of each attempt that ended in one; attempts that a death cut short have none, so there
+    can be fewer than `attempts`. `fault` is the last of them, unless a person has given the step up.
     """
 
-    def __init__(self, message: str, *, step: str, path: str, attempts: int, fault: Fault) -> None:
+    def __init__(
+        self, message: str, *, step: str, path: str, attempts: int, fault: Fault, errors: tuple[Fault, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.step = step
         self.path = path
         self.attempts = attempts
         self.fault = fault
+        self.errors = errors or (fault,)
 
     def is_a(self, kind: type[BaseException] | str) -> bool:
         """Tell whether the original exception was an instance of `kind`, a class or the name of one."""
         return self.fault.is_a(kind)
+
+
+class StepTimeoutError(PerdureError, TimeoutError):
+    """Raised by nobody: it is what the log says of an attempt given up at its time limit, or without a heartbeat."""
 
 
 class TaskError(PerdureError):
@@ -161,6 +188,10 @@ class TaskHeldError(TaskError):
 
 class FailTask(Exception):  # noqa: N818  a control signal says what it does
     """Raise it in an agent to fail the task at once: a business decision, no bug and no strike."""
+
+
+class GivenUp(BaseException):
+    """Raised by `heartbeat` in a body that was given up: what it still does, nobody waits for. Let it through."""
 
 
 class Suspended(BaseException):

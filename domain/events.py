@@ -55,6 +55,8 @@ class TaskEvent(Fact):
 
     TOPIC: ClassVar[str]
     SCHEMA: ClassVar[int] = 1
+    ADDED: ClassVar[dict[int, tuple[Any, ...]]] = {}
+    """By schema, what an older row has in the fields that this schema has added."""
     STORED: ClassVar[tuple[str, ...]]
     """The names of what a row holds, in order: the schema, then the fields but for id and version."""
 
@@ -149,11 +151,17 @@ class Restarted(TaskEvent):
 
 
 class Passivated(TaskEvent):
-    """The activation was stopped on purpose. `cut_off` lists the paths of bodies that did not end within the grace."""
+    """The activation was stopped on purpose. `cut_off` lists the paths of bodies that did not end within the grace.
+
+    `due` is when the task is to go on, where all it does is wait; None where it may go on at once.
+    """
 
     TOPIC = "task.passivated"
+    SCHEMA = 2
+    ADDED = {2: (None,)}  # noqa: RUF012  as declared above
     activation: int
     cut_off: Any
+    due: float | None
 
 
 class Held(TaskEvent):
@@ -218,6 +226,9 @@ def revive(topic: str, task_id: str, version: int, payload: list[Any]) -> TaskEv
     event_class = EVENTS.get(topic)
     if event_class is None:
         raise ValueError(f"its topic {topic!r} is not known to this version of perdure")
+    if payload and payload[0] != event_class.SCHEMA and payload[0] in range(1, event_class.SCHEMA):
+        payload = [*payload, *_added_since(event_class, payload[0])]
+        payload[0] = event_class.SCHEMA
     if not payload or payload[0] != event_class.SCHEMA or len(payload) != len(event_class.STORED):
         raise ValueError(f"it is not a {topic!r} event of schema {event_class.SCHEMA}")
     event = object.__new__(event_class)
@@ -227,3 +238,7 @@ def revive(topic: str, task_id: str, version: int, payload: list[Any]) -> TaskEv
     facts.update(zip(event_class.STORED, payload))  # noqa: B905  compared above
     del facts["SCHEMA"]
     return event
+
+
+def _added_since(event_class: type[TaskEvent], schema: int) -> list[Any]:
+    return [value for later in range(schema + 1, event_class.SCHEMA + 1) for value in event_class.ADDED[later]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 MESSAGE_LIMIT = 2_000
@@ -37,7 +38,7 @@ class Fault:
 
     def is_a(self, kind: type[BaseException] | str) -> bool:
         """Tell whether the exception was an instance of `kind`: a class, `"module:Name"`, or a bare `"Name"`."""
-        name = _name(kind) if isinstance(kind, type) else kind
+        name = name_of(kind) if isinstance(kind, type) else kind
         return any(_same(name, known) for known in self.kinds)
 
     def to_data(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class Fault:
     def of(cls, error: BaseException) -> Fault:
         """Describe an exception; never raises, whatever the exception does when it is looked at."""
         return cls(
-            tuple(_name(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)),
+            tuple(name_of(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)),
             _bounded(_message(error), MESSAGE_LIMIT),
             _bounded(_traceback(error), TRACEBACK_LIMIT),
             _causes(error),
@@ -71,13 +72,20 @@ def _same(one: str, other: str) -> bool:
     return name == other_name and (module == other_module or not {module, other_module}.isdisjoint(("", "__main__")))
 
 
-def _name(kind: type[BaseException]) -> str:
+def name_of(kind: type[BaseException]) -> str:
+    """Give the name of a class of errors, with its module unless it is built in."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _own(error: BaseException, name: str) -> Any:
     """Read an attribute as `BaseException` keeps it, past whatever the class does about attributes."""
     return getattr(BaseException, name).__get__(error)
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """Give the traceback of an exception as it really is."""
+    trace: TracebackType | None = _own(error, "__traceback__")
+    return trace
 
 
 def _message(error: BaseException) -> str:
@@ -95,8 +103,14 @@ def _traceback(error: BaseException) -> str:
         return "".join([*frames, f"{type(error).__qualname__}: {_message(error)}\n"])
 
 
-def _cause(error: BaseException) -> BaseException | None:
+def cause_of(error: BaseException) -> BaseException | None:
+    """Give what an exception was raised from, as it really is."""
     cause: BaseException | None = _own(error, "__cause__")
+    return cause
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    cause = cause_of(error)
     if cause is None and not _own(error, "__suppress_context__"):
         cause = _own(error, "__context__")
     return cause

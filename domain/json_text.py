@@ -50,10 +50,20 @@ def digest(stored: Json) -> str:
     The same in every process and for ever: logs hold it. Two values of one digest are as good as equal, not
     proven to be.
     """
+    return blake2b(canonical(stored).encode("ascii"), digest_size=8).hexdigest()
+
+
+def canonical(stored: Json) -> str:
+    """Write an encoded value so that the order of its dicts, tagged ones too, makes no difference."""
     text = _write_sorted(stored)
     if '"$":"dict"' in text:  # a tagged dict is a list of pairs, which no JSON writer sorts
         text = _write_sorted(_with_sorted_pairs(stored))
-    return blake2b(text.encode("ascii"), digest_size=8).hexdigest()
+    return text
+
+
+def in_order(items: list[Json]) -> list[Json]:
+    """Sort encoded values by their text: the order of a set, which has none, is the same in every process."""
+    return sorted(items, key=lambda item: (canonical(item), _write(item)))
 
 
 def _with_sorted_pairs(stored: Json) -> Json:
@@ -63,5 +73,5 @@ def _with_sorted_pairs(stored: Json) -> Json:
         return stored
     result: dict[str, Any] = {key: _with_sorted_pairs(item) for key, item in stored.items()}
     if result.get("$") == "dict":
-        result["v"] = sorted(result["v"], key=lambda pair: _write_sorted(pair[0]))
+        result["v"] = sorted(result["v"], key=lambda pair: [_write_sorted(part) for part in pair])
     return result

@@ -1,19 +1,18 @@
 """The aggregate `AgentTask`: one run of an agent, as its log tells it.
 
-State is a fold of events and nothing else. A decision is a pure function of state and command to events: it changes
-nothing, and its events count only once they are in the log. `guard` is the fence: what is written for an activation
-is refused unless it is the newest.
+State is a fold of events and nothing else (`fold.py`). A decision is a pure function of state and command to events:
+it changes nothing, and its events count only once they are in the log. `guard` is the fence: what is written for an
+activation is refused unless it is the newest.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
 from shlex import quote
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from domain.errors import OwnershipLost, ResolveError, TaskEndedError, UnreadableTaskError
+from domain.errors import OwnershipLost, ResolveError, TaskEndedError
 from domain.events import (
     Activated,
     Completed,
@@ -29,20 +28,23 @@ from domain.events import (
     TaskEvent,
 )
 from domain.faults import Fault
-from domain.record import StepRecord
+from domain.record import Call, StepRecord
 from domain.retry import is_out, restart_delay
 from domain.values import decode
 
-Status = Literal["queued", "running", "held", "completed", "failed"]
+Status = Literal["queued", "running", "waiting", "held", "completed", "failed"]
 
-IN_DOUBT, STRIKES, DIFFERS, FAILED_STEP, UNREADABLE = (
+IN_DOUBT, STRIKES, DIFFERS, UNKNOWN_CLASS, FAILED_STEP, UNREADABLE = (
     "in doubt",
     "strikes",
     "differs",
+    "unknown class",
     "failed step",
     "unreadable",
 )
-"""The reasons for which a task is held. `differs` waits for other code, the rest for a person."""
+"""The reasons for which a task is held."""
+FOR_CODE = (DIFFERS, UNKNOWN_CLASS)
+"""The holds that wait for other code; the rest waits for a person."""
 
 
 def idempotency_key(birth: str, path: str, generation: int = 0) -> str:
@@ -56,7 +58,11 @@ def idempotency_key(birth: str, path: str, generation: int = 0) -> str:
 
 
 class AgentTask:
-    """One run of an agent. Made by `fold`, never by hand; every attribute follows from the events folded so far."""
+    """One run of an agent. Made by `fold`, never by hand; every attribute follows from the events folded so far.
+
+    `steps` has the record of each step by its path; `scopes` the highest number of each scope, `keyed` the scope of
+    each branch that has a key, and `places` the first path of a name with its arguments.
+    """
 
     def __init__(self, created: Created) -> None:
         self.id = created.originator_id
@@ -75,10 +81,13 @@ class AgentTask:
         self.steps: dict[str, StepRecord] = {}
         self.latest: StepRecord | None = None
         self.place = ""
+        self.waits = False
         self.scopes: dict[str, int] = {}
+        self.keyed: dict[str, str] = {}
         self.places: dict[tuple[str, str], str] = {}
         self.held: Held | None = None
         self.ending: Completed | Failed | None = None
+        self.borrowed = False
 
     @property
     def status(self) -> Status:
@@ -87,7 +96,9 @@ class AgentTask:
             return "completed" if isinstance(self.ending, Completed) else "failed"
         if self.held is not None:
             return "held"
-        return "running" if self.worker is not None else "queued"
+        if self.worker is not None:
+            return "running"
+        return "waiting" if self.waits else "queued"
 
     @property
     def question(self) -> str | None:
@@ -130,7 +141,7 @@ class AgentTask:
 
         `release` also ends a hold for its code. Nothing is decided for a task that has ended, or is held otherwise.
         """
-        if self.ending is not None or (self.held is not None and not (release and self.held.reason == DIFFERS)):
+        if self.ending is not None or (self.held is not None and not (release and self.held.reason in FOR_CODE)):
             return []
         version, events = self.version, list[TaskEvent]()
         if self.held is not None:
@@ -143,38 +154,38 @@ class AgentTask:
             events.append(Held(self.id, version + 2, now, number, STRIKES, path, details))
         return events
 
-    def start_step(
-        self, activation: int, now: float, path: str, kind: str, name: str, digest: str, label: str, doubt: str
-    ) -> list[TaskEvent]:
+    def start_step(self, activation: int, now: float, call: Call, label: str, doubt: str) -> list[TaskEvent]:
         """Begin the next attempt at a step; the body runs only after this is in the log."""
         self.guard(activation)
-        record = self.steps.get(path)
+        record = self.steps.get(call.path)
         attempt = 1 if record is None else record.attempt + 1
+        path, kind, name, digest = call
         return [StepStarted(self.id, self.version + 1, now, path, kind, name, attempt, digest, label, doubt)]
 
     def finish_step(
         self,
         activation: int,
         now: float,
-        path: str,
-        kind: str,
-        name: str,
-        digest: str,
+        call: Call,
         attempt: int,
         *,
         value: Any = None,
         source: str = "",
-        error: Fault | None = None,
+        error: dict[str, Any] | None = None,
+        retry_at: float | None = None,
     ) -> list[TaskEvent]:
-        """Record the outcome of a step, its value or its error. A step that has an outcome never gets a second one."""
+        """Record how an attempt ended: its value, or its error as data and when the next attempt is due, if any.
+
+        A step that has an outcome never gets a second one.
+        """
         self.guard(activation)
+        path, kind, name, digest = call
         record = self.steps.get(path)
         if record is not None and record.outcome is not None:
             raise RuntimeError(f"task {self.id}: step {path} {name} has its outcome already")
         version = self.version + 1
         if error is not None:
-            data = error.to_data()
-            return [StepFailed(self.id, version, now, path, kind, name, digest, attempt, data, None)]
+            return [StepFailed(self.id, version, now, path, kind, name, digest, attempt, error, retry_at)]
         return [StepSucceeded(self.id, version, now, path, kind, name, digest, attempt, value, source)]
 
     def restart(
@@ -190,11 +201,16 @@ class AgentTask:
         due = now + restart_delay(strikes, jitter)
         return [Restarted(self.id, self.version + 1, now, activation, error.to_data(), strikes, due)]
 
-    def passivate(self, activation: int, now: float, cut_off: list[str]) -> list[TaskEvent]:
-        """Mark a deliberate stop, so that it is no strike; nothing where the activation is over already."""
+    def passivate(
+        self, activation: int, now: float, cut_off: list[str], *, due: float | None = None
+    ) -> list[TaskEvent]:
+        """Mark a deliberate stop, so that it is no strike; nothing where the activation is over already.
+
+        With `due` the task does nothing but wait until then.
+        """
         if self.activation != activation or self.worker is None:
             return []
-        return [Passivated(self.id, self.version + 1, now, activation, cut_off)]
+        return [Passivated(self.id, self.version + 1, now, activation, cut_off, due)]
 
     def hold(self, activation: int, now: float, reason: str, path: str, details: dict[str, Any]) -> list[TaskEvent]:
         """Park the task with a reason."""
@@ -248,152 +264,18 @@ class AgentTask:
             raise ResolveError(message, task_id=self.id)
         return self.held
 
+    def copy(self) -> Self:
+        """Give a task of its own that can be folded on: what this one knows stays as it is."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.borrowed = True
+        other.steps, other.places = self.steps.copy(), self.places.copy()
+        other.scopes, other.keyed = self.scopes.copy(), self.keyed.copy()
+        return other
+
     def _strike_facts(self, strikes: int) -> tuple[str, dict[str, Any]]:
         details: dict[str, Any] = {"strikes": strikes}
         if self.latest is None:
             return "", details
         details |= {"name": self.latest.name, "label": self.latest.label, "in_doubt": self.latest.in_doubt}
         return self.latest.path, details
-
-    # ------------------------------------------------------------------ fold
-
-    def enter(self, record: StepRecord) -> None:
-        """Enter a step where the replay rule looks for it: by path, by name with arguments, and in its scopes."""
-        path = record.path
-        self.steps[path] = record
-        if record.digest:
-            self.places.setdefault((record.name, record.digest), path)
-        while path:
-            path, _, number = path.rpartition("/")
-            if int(number) > self.scopes.get(path, 0):
-                self.scopes[path] = int(number)
-
-
-def _activated(task: AgentTask, event: Activated) -> None:
-    task.strikes = task.strikes_if_lost
-    task.deaths += task.worker is not None
-    task.activation = event.number
-    task.worker = event.worker
-    task.due = event.timestamp
-
-
-def _started(task: AgentTask, event: StepStarted) -> None:
-    task.place = f"step {event.path} {event.name}"
-
-
-def _finished(task: AgentTask, event: StepSucceeded | StepFailed) -> None:
-    task.place = f"step {event.path} {event.name}"
-    task.strikes = task.deaths = 0
-
-
-def _restarted(task: AgentTask, event: Restarted) -> None:
-    task.strikes, task.worker, task.due = event.strikes, None, event.due
-
-
-def _passivated(task: AgentTask, event: Passivated) -> None:
-    task.worker, task.due = None, event.timestamp
-
-
-def _held(task: AgentTask, event: Held) -> None:
-    task.held, task.worker, task.due = event, None, None
-
-
-def _released(task: AgentTask, event: Released) -> None:
-    task.held, task.strikes, task.deaths, task.due = None, 0, 0, event.timestamp
-
-
-def _ended(task: AgentTask, event: Completed | Failed) -> None:
-    task.ending, task.worker, task.due = event, None, None
-
-
-_ADVANCE: dict[type[TaskEvent], Callable[[AgentTask, Any], None]] = {
-    Created: lambda _task, _event: None,
-    Activated: _activated,
-    StepStarted: _started,
-    StepSucceeded: _finished,
-    StepFailed: _finished,
-    Restarted: _restarted,
-    Passivated: _passivated,
-    Held: _held,
-    Released: _released,
-    Completed: _ended,
-    Failed: _ended,
-}
-
-
-def _record_start(task: AgentTask, event: StepStarted) -> None:
-    record = task.steps.get(event.path)
-    if record is None:
-        record = StepRecord(event)
-        task.enter(record)
-    else:
-        record.attempt, record.digest = event.attempt, event.digest
-        record.label, record.started = event.label, event.timestamp
-    record.settled = None
-    task.latest = record
-
-
-def _record_outcome(task: AgentTask, event: StepSucceeded | StepFailed) -> None:
-    record = task.steps.get(event.path)
-    if record is None:
-        record = StepRecord(event)
-        task.enter(record)
-    record.attempt = event.attempt
-    record.outcome = event
-    record.settled = None
-    task.latest = record
-
-
-def _record_decision(task: AgentTask, event: Released) -> None:
-    if not event.path:
-        return
-    record = task.steps[event.path]
-    if event.decision == "rerun":
-        record.outcome, record.settled = None, event
-    else:
-        record.outcome = event
-
-
-_RECORD: dict[type[TaskEvent], Callable[[AgentTask, Any], None]] = {
-    StepStarted: _record_start,
-    StepSucceeded: _record_outcome,
-    StepFailed: _record_outcome,
-    Released: _record_decision,
-}
-
-
-def fold(task: AgentTask | None, events: Iterable[TaskEvent]) -> AgentTask | None:
-    """Apply events in order; the first ever makes the task.
-
-    Raises UnreadableTaskError where one does not follow the one before it.
-    """
-    for event in events:
-        version = event.originator_version
-        if task is None and isinstance(event, Created):
-            task = AgentTask(event)
-        if task is None or version != task.version + 1:
-            raise UnreadableTaskError(
-                f"task {event.originator_id}: version {version} ({event.TOPIC}) is where"
-                f" {'task.created' if task is None else f'version {task.version + 1}'} is expected",
-                task_id=event.originator_id,
-                version=version,
-            )
-        kind = type(event)
-        _ADVANCE[kind](task, event)
-        record = _RECORD.get(kind)
-        if record is not None:
-            record(task, event)
-        task.version = version
-        task.updated = event.timestamp
-    return task
-
-
-def preview(task: AgentTask, events: Iterable[TaskEvent]) -> AgentTask:
-    """Give what the task will be after `events`, all but its steps, and change nothing; for its index row."""
-    after = object.__new__(AgentTask)
-    after.__dict__.update(task.__dict__)
-    for event in events:
-        _ADVANCE[type(event)](after, event)
-        after.version = event.originator_version
-        after.updated = event.timestamp
-    return after

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -53,3 +56,11 @@ def decide(disk: Store, **decision: Any) -> None:
     """Decide what became of step 1, as `ann`."""
     with AgentSystem(disk, run=False) as client:
         client.task("t").resolve("1", by="ann", **decision)
+
+
+def wait_for(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
+    """Wait until something has come about that nobody announces."""
+    until, pause = monotonic() + timeout, threading.Event()
+    while not condition():
+        assert monotonic() < until, "it never came about"
+        pause.wait(0.01)

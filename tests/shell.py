@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from actors import Agent
+from actors import Agent, agent
 
 PERDURE = [sys.executable, "-m", "actors"]
 
@@ -17,9 +17,11 @@ AGENTS = """
 import os
 import signal
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
-from actors import AgentSystem, agent, step
+from actors import AgentSystem, agent, branch, gather, patched, step, task_info
 
 
 def note(line):
@@ -116,6 +118,60 @@ def typeless(value):
 @agent
 def bytes_inside() -> tuple[bytes, str]:
     return b"\\xff", "café"
+
+
+@step(retries=2, backoff=60, jitter=0, label="to {where}")
+def travel(where: str) -> str:
+    note("travel")
+    if not Path("road").exists():
+        raise ConnectionError(f"no road to {where}")
+    return f"in {where}"
+
+
+@step(retries=1, backoff=0.05, jitter=0)
+def stumble() -> str:
+    note("stumble")
+    if Path("stumbled").exists():
+        return "up again"
+    Path("stumbled").touch()
+    raise ConnectionError("a stone")
+
+
+@step(timeout=0.1, on_doubt="hold", label="call {who}")
+def call(who: str) -> str:
+    time.sleep(0.5)
+    return "answered"
+
+
+@step
+async def ask(question: str) -> str:
+    note("ask")
+    return f"{question}?"
+
+
+@agent
+def trip(where: str) -> str:
+    return draft("the trip") + travel(where)
+
+
+@agent
+def stumbling() -> list[str]:
+    info, new = task_info(), patched("new way")
+    info.now()
+    return [stumble(), *gather(partial(draft, "a"), partial(draft, "b"))]
+
+
+@agent
+def phoning(who: str) -> str:
+    return call(who)
+
+
+@agent
+async def asking(question: str) -> list[str]:
+    pair = await gather(ask(question), ask("why"))
+    with branch("tool/mail"):
+        mail = await draft.aio("mail")
+    return [*pair, mail]
 
 
 if __name__ == "__main__":
@@ -244,4 +300,4 @@ def agent_named(name: str) -> Agent[Any, Any]:
     def function(*arguments: Any) -> None:
         raise AssertionError("only the name is used")
 
-    return Agent(function, name=name)
+    return agent(name=name)(function)

@@ -1,7 +1,9 @@
 """The command line, as real processes with real files: what it shows, decides and refuses."""
 
+import json
 import re
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from actors import AgentSystem
 from actors.cli import app
 from tests.shell import Shell, agent_named, words_of
 
-COMMANDS = ["demo", "list", "release", "resolve", "run", "show"]
+COMMANDS = ["check", "demo", "list", "release", "replay", "resolve", "run", "show"]
 
 
 @pytest.fixture
@@ -65,17 +67,18 @@ def test_show_is_the_log_as_a_table(shell: Shell) -> None:
     status, blank, head, *rows = done.stdout.splitlines()
     assert status.startswith("i  completed  agent invoice  created 20")
     assert blank == ""
-    assert head.split() == ["version", "time", "event", "path", "step", "attempt", "label", "value"]
+    assert head.split() == ["version", "time", "event", "path", "what"]
     assert [row.split()[2] for row in rows] == [
         "Created", "Activated", "StepStarted", "Activated", "Held", "Released", "Activated", "Completed",
     ]  # fmt: skip
     assert [row.split()[0] for row in rows] == [str(number) for number in range(1, 9)]
     assert r'invoice("[bold]a\tb")' in rows[0]
-    assert re.search(r"pay +1  pay 20 to \[bold\]a\\tb", rows[2])
-    assert rows[5].endswith("…")
-    assert max(len(row) for row in rows) <= 120
-    narrow = shell("show", "i", COLUMNS="90").stdout.splitlines()
-    assert max(len(row) for row in narrow[2:]) <= 90
+    assert re.search(r'1     pay "pay 20 to \[bold\]a\\tb"$', rows[2])
+    assert rows[5].endswith(f'happened, with "{"x" * 500}", by ann'), "nothing is cut that goes to no terminal"
+    narrow = shell("show", "i", COLUMNS="60").stdout.splitlines()
+    assert max(len(row) for row in narrow[2:]) <= 60
+    (step,) = json.loads(shell("show", "i", "--json").stdout)["steps"]
+    assert (step["state"], step["decision"], step["by"], len(step["value"])) == ("decided", "value", "ann", 500)
 
 
 def test_show_ends_with_why_a_task_is_held_or_how_it_failed(shell: Shell) -> None:
@@ -94,6 +97,167 @@ def test_show_and_list_run_nothing(shell: Shell) -> None:
         assert client.task("r").events() == before
 
 
+def test_show_and_list_tell_of_a_wait_for_another_attempt(shell: Shell) -> None:
+    leave_waiting(shell)
+    listed = shell("list", "--status", "waiting").stdout
+    assert re.search(
+        r"^t  +waiting  \d+ m?s +trip +tries step 2 travel again in \d+ s; no live worker", listed, re.MULTILINE
+    )
+    assert shell("list", "--status", "queued").stdout == ""
+    status, *rows = shell("show", "t").stdout.splitlines()
+    assert re.match(r"t  waiting  tries step 2 travel again in \d+ s  agent trip", status)
+    failed = next(row for row in rows if "StepFailed" in row)
+    assert re.search(r"2     travel  ConnectionError, again \d\d:\d\d:\d\d: no road to Rome$", failed)
+    assert re.search(r"Passivated +waits until \d\d:\d\d:\d\d$", rows[-1])
+
+
+def leave_waiting(shell: Shell) -> None:
+    """Leave task t where its second step waits for its second attempt."""
+    with shell.start("run", "work.py:trip", "Rome", "--id", "t") as running:
+        running.read_until("failed ")
+        running.process.terminate()
+        assert running.end()[0] == 143
+
+
+def test_show_has_gathers_branches_patches_and_the_clock(shell: Shell) -> None:
+    assert shell("run", "work.py:stumbling", "--id", "s").returncode == 0
+    assert shell("run", "work.py:asking", "who", "--id", "a").returncode == 0
+    shown = shell("show", "s").stdout
+    assert re.search(r"Patched +1 +new way$", shown, re.MULTILINE)
+    assert re.search(r"ClockRead +2 +now  20\d\d-\d\d-\d\d \d\d:", shown, re.MULTILINE)
+    assert re.search(r"StepStarted +3 +stumble \(attempt 2\)$", shown, re.MULTILINE)
+    assert re.search(r'StepStarted +4/2/1 +draft "of b"$', shown, re.MULTILINE)
+    assert re.search(r'StepStarted +~tool%2Fmail/1 +draft "of mail"$', shell("show", "a").stdout, re.MULTILINE)
+
+
+def test_a_hold_for_a_body_that_was_given_up_says_so(shell: Shell) -> None:
+    done = shell("run", "work.py:phoning", "ann", "--id", "p")
+    assert done.returncode == 3
+    for text in (done.stderr, shell("show", "p").stdout):
+        assert re.search(
+            r'p  held .*in doubt: step 1 call "call ann", attempt 1 began \d\d:\d\d:\d\d'
+            r" and was given up at its time limit, after 0.1 s\n  it may or may not have happened; idempotency key pd_",
+            text,
+        )
+        assert "not in the log" not in text
+
+
+def test_piped_every_task_and_every_event_is_one_whole_line(shell: Shell) -> None:
+    assert shell("run", "work.py:failing", "no route " * 100, "--id", "f").returncode == 1
+    (shell.folder / "reason").write_text("a bug")
+    assert shell("run", "work.py:crashing", "--id", "c").returncode == 3
+    listed = shell("list").stdout
+    assert len(listed.splitlines()) == 3
+    assert re.search(r"^f .*no route n?o?…$|^f .*…$", listed, re.MULTILINE)
+    assert re.search(r"^c +held .*  3 crashes in a row: KeyError: 'a bug', at \S+work\.py:\d+$", listed, re.MULTILINE)
+    failed, held = shell("show", "f").stdout, shell("show", "c").stdout
+    assert re.search(rf"StepFailed +1 +refuse  ConnectionError: {'no route ' * 100}$".rstrip(" $"), failed)
+    assert "…" not in failed
+    assert re.search(r"Held .* strikes; 3 crashes in a row: KeyError: 'a bug', at \S+work\.py:\d+$", held, re.MULTILINE)
+
+
+def test_values_are_plain_but_in_a_history(shell: Shell) -> None:
+    assert shell("run", "work.py:bytes_inside", "--id", "b").returncode == 0
+    shown = json.loads(shell("show", "b", "--json").stdout)
+    assert shown["value"] == ["/w==", "café"]
+    assert {"$": "tuple", "v": [{"$": "bytes", "v": "/w=="}, "café"]} in shown["history"]["rows"][-1][2]
+    assert re.search(r'Completed +\["/w==", "café"\]$', shell("show", "b").stdout, re.MULTILINE)
+
+
+# ------------------------------------------------------------------ for programs
+
+
+def test_list_as_json_has_what_the_table_has(shell: Shell) -> None:
+    assert shell("run", "work.py:typeless", "1", "--id", "done").returncode == 0
+    leave_waiting(shell)
+    done, waiting = json.loads(shell("list", "--json").stdout)
+    assert list(done) == [
+        "id", "status", "agent", "created", "updated", "due", "worker", "worker_lives", "strikes", "hold", "where",
+    ]  # fmt: skip
+    assert (done["id"], done["status"], done["due"]) == ("done", "completed", None)
+    assert (waiting["id"], waiting["status"]) == ("t", "waiting")
+    assert waiting["where"].startswith("tries step 2 travel again in ")
+    due, updated = (datetime.fromisoformat(waiting[key]) for key in ("due", "updated"))
+    assert due.tzinfo == UTC
+    assert 50 < (due - updated).total_seconds() <= 60
+    ends = shell.each([["list", "--json", "--status", "failed"], ["list", "--json", "--status", "no"]])
+    assert [(code, out) for code, out, _ in ends] == [(0, "[]\n"), (2, "")]
+
+
+def test_show_as_json_has_everything_and_is_a_history(shell: Shell) -> None:
+    words = ("run", "work.py:invoice", "acmé", "--id", "i")
+    assert [shell(*words).returncode, shell(*words).returncode] == [-signal.SIGKILL, 3]
+    done = shell("show", "i", "--json", PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    shown = json.loads(done.stdout)
+    assert list(shown) == [
+        "id", "status", "agent", "created", "updated", "due", "worker", "worker_lives", "activation", "strikes",
+        "version", "tags", "arguments", "value", "hold", "why", "error", "steps", "unreadable", "history",
+    ]  # fmt: skip
+    assert (shown["status"], shown["hold"], shown["version"], shown["arguments"]) == (
+        "held",
+        "in doubt",
+        5,
+        [["acmé"], {}],
+    )
+    (step,) = shown["steps"]
+    assert (step["path"], step["name"], step["state"], step["errors"]) == ("1", "pay", "started", [])
+    assert step["idempotency_key"] in shown["why"]
+    assert [row[:2] for row in shown["history"]["rows"]][-1] == [5, "task.held"]
+    (shell.folder / "history.json").write_text(done.stdout)
+    test = (
+        "from actors.testing import replay_history; from work import invoice; replay_history(invoice, 'history.json')"
+    )
+    assert shell.python("-c", test).returncode == 0
+
+
+def test_show_as_json_has_errors_and_values(shell: Shell) -> None:
+    assert shell("run", "work.py:failing", "no", "--id", "f").returncode == 1
+    assert shell("run", "work.py:stumbling", "--id", "s").returncode == 0
+    failed, stumbled = (json.loads(shell("show", one, "--json").stdout) for one in "fs")
+    assert (failed["error"]["kind"], failed["error"]["message"]) == ("ConnectionError", "step 1 refuse: no")
+    assert [error["message"] for error in failed["steps"][0]["errors"]] == ["no"]
+    assert stumbled["value"] == ["up again", "summary of a", "summary of b"]
+    kinds = {step["path"]: (step["kind"], step["attempt"], step["state"]) for step in stumbled["steps"]}
+    assert kinds["1"] == ("patch", 1, "finished")
+    assert kinds["2"] == ("now", 1, "finished")
+    assert kinds["3"] == ("step", 2, "finished")
+
+
+# ------------------------------------------------------------------ the beginning of an id
+
+
+def test_the_beginning_of_an_id_is_enough_where_only_one_begins_so(shell: Shell) -> None:
+    words = ("run", "work.py:invoice", "acme", "--id", "invoice-7")
+    assert [shell(*words).returncode, shell(*words).returncode] == [-signal.SIGKILL, 3]
+    assert shell("show", "inv").stdout.startswith("invoice-7  held")
+    resolved = shell("resolve", "invo", "1", "--value", '"txn"', "--by", "ann")
+    assert resolved.stdout.startswith("invoice-7: step 1 happened")
+    assert shell("release", "i").stderr.startswith("perdure: task invoice-7 is not held")
+    assert shell("replay", "i", "work.py:invoice").stdout.startswith(
+        'decided   1  pay "pay 20 to acme"  happened, with "txn", by ann\n'
+    )
+    shell("run", "work.py:invoice", "acme", "--id", "invoice")
+    assert len(json.loads(shell("list", "--json").stdout)) == 2, "run takes its id as it is"
+
+
+def test_an_exact_id_comes_first_and_an_ambiguous_one_is_an_error_with_some_of_them(shell: Shell) -> None:
+    with AgentSystem(shell.url, run=False) as client:
+        for number in range(8):
+            client.spawn(agent_named("many"), id="report" if number == 0 else f"report-{number}")
+    for code, out, err in shell.each([["show", "report-"], ["replay", "repo", "work.py:report"], ["release", "r"]]):
+        assert (code, out) == (2, "")
+        assert re.match(
+            r"perdure: [78] tasks have an id that begins with 'r\S*': report\S*, (report-\d, ){3}report-\d and", err
+        )
+        assert err.endswith((" and 2 more\n", " and 3 more\n"))
+    ends = shell.each([["show", "report"], ["show", "report-3"], ["show", "reports"], ["show", ""]])
+    assert [code for code, _, _ in ends] == [0, 0, 2, 2]
+    assert "there is no task 'reports'" in ends[2][2]
+    assert "there is no task ''" in ends[3][2]
+
+
 # ------------------------------------------------------------------ what cannot be done
 
 
@@ -106,6 +270,7 @@ IMPOSSIBLE = [
     (["run", "work.py:typeless", "1", "--id", "x", "--store", "mysql://x"], "store URL 'mysql://x': expected "),
     (["run", "work.py:typeless", "1", "--id", "x", "--store", "sqlite:///no/t.db"], "sqlite:///"),
     (["list", "--status", "done"], "there is no status 'done': it is one of queued, "),
+    (["list", "--status", "waiting for it"], "there is no status 'waiting for it'"),
     (["list", "--store", "memory:"], "a memory: store is private"),
     (["show", "nobody"], "there is no task 'nobody' in sqlite:///"),
     (["release", "nobody"], "there is no task 'nobody' in sqlite:///"),
@@ -127,9 +292,19 @@ def test_what_cannot_be_done_is_one_clear_line_and_exit_code_2(shell: Shell) -> 
     assert words_of(shell("list").stdout) == ["id", "used"], "nothing was changed"
 
 
+LOOKING = [
+    ["list"],
+    ["show", "x"],
+    ["release", "x"],
+    ["resolve", "x", "1", "--rerun"],
+    ["check", "work.py"],
+    ["replay", "x", "work.py:report"],
+]
+
+
 def test_a_store_that_is_not_there_is_never_made_by_looking(shell: Shell) -> None:
     before = {*shell.folder.iterdir(), shell.folder / "out", shell.folder / "err"}
-    for code, _, err in shell.each([["list"], ["show", "x"], ["release", "x"], ["resolve", "x", "1", "--rerun"]]):
+    for code, _, err in shell.each(LOOKING):
         assert code == 2
         assert f"there is no store {shell.folder / 'perdure.db'}" in err
     assert set(shell.folder.iterdir()) == before
@@ -172,7 +347,7 @@ def test_help_lists_every_command_with_a_whole_sentence(shell: Shell) -> None:
     done = shell("--help")
     assert done.returncode == 0
     for command in COMMANDS:
-        assert re.search(rf"^  {command}  .*\.$", done.stdout, re.MULTILINE)
+        assert re.search(rf"^  {command}  .*[.?]$", done.stdout, re.MULTILINE)
     assert "..." not in done.stdout.partition("Commands:")[2]
 
 

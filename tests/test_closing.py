@@ -19,7 +19,8 @@ from actors import (
     step,
     step_info,
 )
-from actors.task_log import Appender, TaskLog
+from actors.appender import Appender
+from actors.task_log import TaskLog
 from actors.testing import CrashPlan, SimulatedCrash
 from domain.events import Passivated, StepStarted
 from stores import Store

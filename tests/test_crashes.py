@@ -1,8 +1,9 @@
-"""Random programs through random crashes: what perdure promises, on each store."""
+"""Random programs through random crashes: what perdure promises, on each store and in both colours."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 
 from actors import TaskHeldError
 from actors.testing import Run, crash_plans, every_crash_point, run_through_crashes
-from domain.events import StepSucceeded
+from domain.events import StepFailed, StepSucceeded
 from tests import programs
-from tests.programs import World, walk
+from tests.programs import WALKERS, walk
 
 numbers = itertools.count()
 SOME = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+colours = st.sampled_from(sorted(WALKERS))
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -27,10 +29,18 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
-def run(program: list[Any], plan: list[int], store: str | None) -> Run:
-    programs.world = World()
-    programs.seen.clear()
-    return run_through_crashes(walk, program, plan=plan, store=store)
+@pytest.fixture(autouse=True)
+def no_body_hangs_for_longer_than_its_test() -> Iterator[None]:
+    programs.hung.clear()
+    yield
+    programs.hung.set()
+
+
+def run(program: list[Any], plan: list[int], store: str | None, colour: str = "sync") -> Run:
+    programs.forget()
+    done = run_through_crashes(WALKERS[colour], program, plan=plan, store=store)
+    done.check()
+    return done
 
 
 def strip(value: Any) -> Any:
@@ -41,81 +51,135 @@ def strip(value: Any) -> Any:
 
 
 def tokens(value: Any) -> list[str]:
+    """Give the tokens of the effects whose values are in a result."""
     if isinstance(value, list):
         return list(itertools.chain.from_iterable(tokens(item) for item in value))
-    return [value] if isinstance(value, str) else []
+    return [value] if isinstance(value, str) and not value.startswith(("failed", "~")) else []
+
+
+def outcomes(done: Run) -> dict[str, list[tuple[str, str, str]]]:
+    """Give the outcomes of each scope, in their order; across branches order is free."""
+    by_scope: dict[str, list[tuple[str, str, str]]] = {}
+    for event in done.events:
+        if isinstance(event, StepSucceeded) or (isinstance(event, StepFailed) and event.retry_at is None):
+            scope = event.path.rpartition("/")[0]
+            by_scope.setdefault(scope, []).append((event.path, event.name, event.TOPIC))
+    return by_scope
+
+
+def ending(done: Run) -> tuple[Any, ...]:
+    return done.status, strip(done.value), str(done.error and done.error.args[0])[:40]
+
+
+@SOME
+@given(program=programs.programs, plan=crash_plans(), colour=colours)
+def test_crashes_change_nothing_but_the_number_of_attempts(
+    new_store: Any, program: list[Any], plan: list[int], colour: str
+) -> None:
+    whole = run(program, [], new_store(), colour)
+    crashed = run(program, plan, new_store(), colour)
+    assert ending(crashed) == ending(whole)
+    assert outcomes(crashed) == outcomes(whole)
 
 
 @SOME
 @given(program=programs.programs, plan=crash_plans())
-def test_crashes_change_nothing_but_the_number_of_attempts(new_store: Any, program: list[Any], plan: list[int]) -> None:
-    whole = run(program, [], new_store())
-    whole.check()
-    crashed = run(program, plan, new_store())
-    crashed.check()
-    assert crashed.status == whole.status
-    assert strip(crashed.value) == strip(whole.value)
-    assert str(crashed.error and crashed.error.args[0])[:40] == str(whole.error and whole.error.args[0])[:40]
-    outcomes = [(event.path, event.name) for event in whole.events if event.TOPIC in ("step.succeeded", "step.failed")]  # type: ignore[attr-defined]
-    again = [(event.path, event.name) for event in crashed.events if event.TOPIC in ("step.succeeded", "step.failed")]  # type: ignore[attr-defined]
-    assert again == outcomes
+def test_an_async_agent_does_the_same_as_a_sync_one(new_store: Any, program: list[Any], plan: list[int]) -> None:
+    blocking = run(program, [], new_store(), "sync")
+    awaiting = run(program, plan, new_store(), "async")
+    assert ending(awaiting) == ending(blocking)
+    assert outcomes(awaiting) == outcomes(blocking)
 
 
 @SOME
-@given(program=programs.programs, plan=crash_plans())
-def test_what_the_agent_saw_live_is_what_a_replay_gives(new_store: Any, program: list[Any], plan: list[int]) -> None:
-    crashed = run(program, plan, new_store())
-    views = sorted(programs.seen.values(), key=len)
-    for shorter, longer in itertools.pairwise(views):
-        assert longer[: len(shorter)] == shorter
-    recorded = [event.value[1] for event in crashed.events if isinstance(event, StepSucceeded)]
+@given(program=programs.programs, plan=crash_plans(), colour=colours)
+def test_what_the_agent_saw_live_is_what_a_replay_gives(
+    new_store: Any, program: list[Any], plan: list[int], colour: str
+) -> None:
+    crashed = run(program, plan, new_store(), colour)
+    for scope in {scope for view in programs.seen.values() for scope in view}:
+        views = sorted((view.get(scope, []) for view in programs.seen.values()), key=len)
+        for shorter, longer in itertools.pairwise(views):
+            assert longer[: len(shorter)] == shorter
     if crashed.error is None:
-        assert [token for token in tokens(crashed.result) if not token.startswith("failed")] == recorded
+        steps = [event for event in crashed.events if isinstance(event, StepSucceeded) and event.kind == "step"]
+        assert sorted(tokens(crashed.result)) == sorted(event.value[1] for event in steps)
 
 
 @SOME
-@given(program=programs.programs, plan=crash_plans())
-def test_an_effect_that_can_be_asked_about_happens_once(new_store: Any, program: list[Any], plan: list[int]) -> None:
-    run(program, plan, new_store())
+@given(program=programs.programs, plan=crash_plans(), colour=colours)
+def test_an_effect_that_can_be_asked_about_happens_once(
+    new_store: Any, program: list[Any], plan: list[int], colour: str
+) -> None:
+    run(program, plan, new_store(), colour)
     keys = [effect["key"] for effect in programs.world.effects() if effect["step"] == "asking"]
     assert len(keys) == len(set(keys))
 
 
 @SOME
-@given(program=programs.programs, plan=crash_plans())
-def test_a_body_runs_again_only_if_its_process_died_before_the_outcome_was_stored(
-    new_store: Any, program: list[Any], plan: list[int]
+@given(program=programs.programs, plan=crash_plans(), colour=colours)
+def test_a_body_runs_again_only_for_a_recorded_failure_or_a_death_before_its_record(
+    new_store: Any, program: list[Any], plan: list[int], colour: str
 ) -> None:
-    crashed = run(program, plan, new_store())
-    again = len(programs.world.effects()) - len({effect["key"] for effect in programs.world.effects()})
-    lost = sum(point in ("body.after", "append.before", "append.inside") for point in crashed.crashes)
-    assert again <= lost
-    assert len(programs.world.effects()) <= sum(
-        body.finished or body.life <= len(crashed.crashes) for body in crashed.bodies
-    )
-
-
-def test_every_single_boundary_of_a_program_with_everything_in_it(new_store: Any) -> None:
-    program = [
-        *(["step", kind, 1] for kind in programs.STEPS),
-        ["agent", [["step", "plain", 2], ["agent", [["step", "asking", 3]]]]],
-        ["if", [["step", "plain", 4]], [["step", "idempotent", 5]]],
-    ]
-    programs.world = World()
-    programs.seen.clear()
-    whole, *runs = every_crash_point(walk, program, new_store=new_store)
-    assert len(runs) == len(whole.points) > 50
-    for crashed in runs:
-        crashed.check()
-        assert strip(crashed.result) == strip(whole.result)
-        assert len(crashed.crashes) == 1
+    crashed = run(program, plan, new_store(), colour)
+    failures = {(event.path, event.attempt) for event in crashed.events if isinstance(event, StepFailed)}
+    for first, second in itertools.combinations(crashed.bodies, 2):
+        if first.path == second.path:
+            assert second.life > first.life or (first.path, first.attempt) in failures
+    assert len(programs.world.effects()) <= len(crashed.bodies)
 
 
 @SOME
-@given(plan=st.lists(st.integers(1, 6), min_size=10, max_size=14))
-def test_a_plan_may_hold_any_number_of_crashes(plan: list[int]) -> None:
-    crashed = run([["step", "plain", 1], ["step", "plain", 2]], plan, None)
-    crashed.check()
+@given(program=programs.programs, plan=crash_plans(), colour=colours)
+def test_no_body_of_a_dead_activation_is_still_at_work_in_the_next(
+    new_store: Any, program: list[Any], plan: list[int], colour: str
+) -> None:
+    crashed = run(program, plan, new_store(), colour)
+    activations = [effect["activation"] for effect in programs.world.effects()]
+    assert activations == sorted(activations)
+    if crashed.error is None:
+        assert programs.ended[-1] == len(activations)
+
+
+EVERYTHING = [
+    *(["step", kind, 1] for kind in programs.STEPS),
+    ["agent", [["step", "plain", 2], ["agent", [["step", "asking", 3], ["now"]]]]],
+    ["if", [["step", "plain", 4]], [["step", "idempotent", 5]]],
+    ["patched", "a"],
+    ["gather", [[["step", "asking", 6], ["retry", 1, 2]], [["agent", [["step", "plain", 7]]], ["random"]]]],
+    ["map", "idempotent", [0, 1], 1],
+    ["keyed", "k", [["retry", 2, 1]]],
+]
+
+
+WAITING = [["step", "plain", 1], ["gather", [[["late", 2]], [["retry", 1, 3], ["step", "asking", 4]]]]]
+
+
+def check_every_boundary(program: list[Any], colour: str, new_store: Any, boundaries: int) -> None:
+    programs.forget()
+    whole, *runs = every_crash_point(WALKERS[colour], program, new_store=new_store)
+    assert len(runs) == len(whole.points) > boundaries
+    for crashed in runs:
+        crashed.check()
+        assert (ending(crashed), outcomes(crashed)) == (ending(whole), outcomes(whole))
+    deaths = [crashed for crashed in runs if crashed.crashes]
+    assert len(deaths) >= boundaries, "where branches meet there may be fewer boundaries, but not many"
+
+
+@pytest.mark.parametrize("colour", sorted(WALKERS))
+def test_every_single_boundary_of_a_program_with_everything_in_it(colour: str) -> None:
+    check_every_boundary(EVERYTHING, colour, lambda: None, 100)
+
+
+@pytest.mark.parametrize(("new_store", "colour"), [("sqlite", "sync"), ("memory", "async")], indirect=["new_store"])
+def test_every_single_boundary_of_retries_and_time_limits_side_by_side(new_store: Any, colour: str) -> None:
+    check_every_boundary(WAITING, colour, new_store, 30)
+
+
+@SOME
+@given(plan=st.lists(st.integers(1, 6), min_size=10, max_size=14), colour=colours)
+def test_a_plan_may_hold_any_number_of_crashes(plan: list[int], colour: str) -> None:
+    crashed = run([["step", "plain", 1], ["step", "plain", 2]], plan, None, colour)
     assert strip(crashed.result) == [1, 2]
 
 
@@ -124,8 +188,7 @@ def test_a_plan_may_hold_any_number_of_crashes(plan: list[int]) -> None:
 def test_with_a_strike_limit_no_body_is_entered_more_often_than_the_limit_without_an_outcome(
     plan: list[int], limit: int
 ) -> None:
-    programs.world = World()
-    programs.seen.clear()
+    programs.forget()
     program = [["step", "plain", 1], ["step", "asking", 2], ["step", "plain", 3]]
     crashed = run_through_crashes(walk, program, plan=plan, strikes=limit)
     crashed.check()

@@ -25,7 +25,9 @@ from actors import (
     agent,
     step,
 )
-from actors.task_log import Appender, TaskLog
+from actors.appender import Appender
+from actors.task_log import TaskLog
+from domain.record import Call
 from stores import StoreUnavailableError, open_store
 from stores.crash import CrashingStore, FaultPlan
 
@@ -54,8 +56,8 @@ def path(tmp_path: Path) -> Path:
             task = log.create(name, work.name, [[name], {}], {})
             append = Appender(log, task).append
             append(partial(_activate))
-            append(lambda task, now: task.start_step(1, now, "1", "step", "one", "", "", ""))
-            append(lambda task, now, name=name: task.finish_step(1, now, "1", "step", "one", "", 1, value=name))
+            append(lambda task, now: task.start_step(1, now, Call("1", "step", "one", ""), "", ""))
+            append(lambda task, now, name=name: task.finish_step(1, now, Call("1", "step", "one", ""), 1, value=name))
             append(lambda task, now: task.passivate(1, now, []))
     effects.clear()
     return file

@@ -244,7 +244,7 @@ def elsewhere() -> None: ...
         (lambda doubt: None, "ask answered NoneType, not one of Happened, NotHappened, Unknown"),
         (lambda doubt: True, "ask answered bool, not one of Happened, NotHappened, Unknown"),
         (lambda doubt: Happened, "ask answered type, not one of Happened, NotHappened, Unknown"),
-        (lambda doubt: Happened({1}), "ask could not tell: UnstorableValueError: what it returned cannot be stored"),
+        (lambda doubt: Happened(object()), "ask could not tell: UnstorableValueError: value is of the type object"),
         (lambda doubt: elsewhere(), "ask could not tell: NestedStepError: "),
     ],
 )

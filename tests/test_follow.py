@@ -50,9 +50,9 @@ def test_only_the_result_goes_to_standard_output(shell: Shell) -> None:
     assert "and so does its child" in done.stderr
 
 
-def test_values_without_a_json_form_are_printed_tagged(shell: Shell) -> None:
+def test_values_without_a_json_form_are_printed_as_plain_json(shell: Shell) -> None:
     done = shell("run", "work.py:bytes_inside", "--id", "b")
-    assert done.stdout == '{"$": "tuple", "v": [{"$": "bytes", "v": "/w=="}, "café"]}\n'
+    assert done.stdout == '["/w==", "café"]\n'
 
 
 def test_python_file_and_perdure_run_are_the_same_agent_and_the_same_task(shell: Shell) -> None:
@@ -89,6 +89,8 @@ def test_a_step_in_doubt_is_held_with_exit_code_3_and_goes_on_when_it_is_resolve
     assert resolved.stdout.startswith('invoice-7: step 1 happened, with "txn_1". It goes on when a worker starts')
     done = shell(*words)
     assert (done.returncode, done.stdout) == (0, '"txn_1"\n')
+    assert 'decided   1  pay "pay 20 to acme"  happened, with "txn_1", by ann\n' in done.stderr
+    assert "replayed" not in done.stderr
     assert shell.ledger == ["pay"]
 
 
@@ -96,9 +98,11 @@ def test_a_step_in_doubt_is_held_with_exit_code_3_and_goes_on_when_it_is_resolve
 def test_a_step_in_doubt_is_run_again_or_given_up(shell: Shell, decision: str, code: int, entered: int) -> None:
     words = ("run", "work.py:invoice", "acme", "--id", "i")
     assert [shell(*words).returncode, shell(*words).returncode] == [-signal.SIGKILL, 3]
-    assert shell("resolve", "i", "1", decision).returncode == 0
+    assert shell("resolve", "i", "1", decision, "--by", "ann").returncode == 0
     done = shell(*words)
     assert done.returncode == code, done.stderr
+    assert "replayed" not in done.stderr
+    assert ('decided   1  pay "pay 20 to acme"  given up by ann\n' in done.stderr) == (decision == "--fail")
     assert shell.ledger == ["pay"] * entered
 
 
@@ -159,6 +163,82 @@ def _change_row(shell: Shell, version: int, change: Any) -> None:
     connection.execute("UPDATE stored_events SET state=? WHERE originator_version=?", [change(state), version])
     connection.commit()
     connection.close()
+
+
+def test_a_replayed_step_that_has_failed_or_was_decided_is_not_said_to_have_finished(shell: Shell) -> None:
+    (shell.folder / "more.py").write_text(
+        "from work import *\nfrom actors import StepError\n@agent\ndef stubborn() -> str:\n    try:\n"
+        "        refuse('no')\n    except StepError:\n        return pay('acme', 1) + draft('x') + send('a', 'b')\n"
+    )
+    words = ("run", "more.py:stubborn", "--id", "s")
+    assert [shell(*words).returncode, shell(*words).returncode] == [-signal.SIGKILL, 3]
+    (shell.folder / "died").unlink()
+    assert shell("resolve", "s", "2", "--value", '"' + "x" * 1000 + '"', "--by", "ann").returncode == 0
+    assert shell(*words).returncode == -signal.SIGKILL
+    lines = shell(*words).stderr.splitlines()
+    assert lines[1] == "failed    1  refuse  ConnectionError: no"
+    assert re.fullmatch(r'decided   2  pay "pay 1 to acme"  happened, with "x+…x+", by ann', lines[2])
+    assert lines[3] == 'replayed  3  draft "of x"'
+    told = shell("replay", "s", "more.py:stubborn").stdout.splitlines()
+    assert told[0] == "failed    1  refuse  ConnectionError: no"
+    assert told[1] == f'decided   2  pay "pay 1 to acme"  happened, with "{"x" * 1000}", by ann'
+    assert told[2] == 'replayed  3  draft "of x"  "summary of x"'
+
+
+# ------------------------------------------------------------------ attempts and waits
+
+
+def test_a_failed_attempt_is_told_with_the_next_one(shell: Shell) -> None:
+    done = shell("run", "work.py:stumbling", "--id", "s")
+    assert done.returncode == 0, done.stderr
+    lines = re.findall(r"(?:running|failed|finished)  .*", done.stderr)
+    assert lines[0] == "running   3  stumble"
+    assert re.fullmatch(r"failed    3  stumble  ConnectionError: a stone; attempt 2 in \d+ ms", lines[1])
+    assert lines[2] == "running   3  stumble (attempt 2)"
+    assert sorted(line.split()[0] for line in lines[4:]) == ["finished", "finished", "running", "running"]
+    assert "now" not in done.stderr, "a patch and a reading of the clock are not told"
+
+
+def test_a_run_of_a_task_that_waits_says_until_when_and_can_be_stopped_at_once(shell: Shell) -> None:
+    words = ("run", "work.py:trip", "Rome", "--id", "t")
+    with shell.start(*words) as running:
+        assert re.search(r"ConnectionError: no road to Rome; attempt 2 in (59|60) s\n$", running.read_until("failed "))
+        running.process.terminate()
+        assert running.end()[::2] == (143, "stopped   the same command again goes on where it was\n")
+    with shell.start(*words) as running:
+        seen = running.read_until("waiting ")
+        assert re.search(r"waiting   tries step 2 travel again in \d+ s\n$", seen)
+        running.process.terminate()
+        assert running.end()[::2] == (143, "stopped   the same command again goes on where it was\n")
+    assert shell.ledger == ["draft", "travel"]
+
+
+def test_after_a_wait_nothing_is_told_twice(shell: Shell) -> None:
+    source = (shell.folder / "work.py").read_text()
+    (shell.folder / "work.py").write_text(source.replace("retries=2, backoff=60", "retries=2, backoff=1.5"))
+    with shell.start("run", "work.py:trip", "Rome", "--id", "t") as running:
+        running.read_until("failed ")
+        (shell.folder / "road").touch()
+        code, out, err = running.end()
+    assert (code, out) == (0, '"summary of the tripin Rome"\n')
+    assert words_of(err) == ["running", "finished"]
+    log = shell("show", "t").stdout
+    assert log.count("Passivated") == 1
+    assert log.count("Activated") == 2
+
+
+# ------------------------------------------------------------------ async agents
+
+
+def test_an_async_agent_runs_and_goes_on_like_any_other(shell: Shell) -> None:
+    words = ("run", "work.py:asking", "who", "--id", "a")
+    done = shell(*words)
+    assert (done.returncode, json.loads(done.stdout)) == (0, ["who?", "why?", "summary of mail"])
+    told = sorted(re.findall(r"running   .*", done.stderr))  # what a body prints may stand before it
+    assert told == ["running   1/1/1  ask", "running   1/2/1  ask", 'running   ~tool%2Fmail/1  draft "of mail"']
+    again = shell(*words)
+    assert (again.returncode, again.stdout) == (0, done.stdout)
+    assert sorted(shell.ledger) == ["ask", "ask", "draft"]
 
 
 # ------------------------------------------------------------------ processes and signals

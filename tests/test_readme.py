@@ -113,8 +113,17 @@ def test_the_step_that_can_be_asked_pays_once_wherever_it_dies(weather: Path, mo
         assert run.count("pay") == 1
 
 
+def test_the_pages_are_fetched_and_indexed_wherever_it_dies(weather: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(weather))
+    research = importlib.import_module("research")
+    urls = ["a", "bc", "def"]
+    for run in every_crash_point(research.research, urls):
+        run.check()
+        assert run.result == (6, research.Page("a", 1))
+
+
 def test_every_command_that_is_named_exists() -> None:
     named = set(re.findall(r"`perdure (\w+)", TEXT))
-    assert named >= {"list", "show", "resolve", "release"}
+    assert named >= {"list", "show", "resolve", "release", "check", "replay"}
     for command in named:
         assert perdure(command, "--help", cwd=ROOT).returncode == 0

@@ -12,6 +12,7 @@ import pytest
 from actors import agent, step
 from actors.activation import Hints
 from actors.definitions import find_agent, known_agents
+from actors.runtime import Runtime
 from actors.supervised import Down
 from actors.task_actor import AgentCrashError, TaskActor
 from actors.task_log import TaskLog
@@ -165,7 +166,7 @@ def test_a_crashing_task_is_answered_for_while_its_neighbours_are_in_a_long_step
 def told_of(log: TaskLog) -> list[Down]:
     """Run task-1 in an actor of its own, and give what its supervisor is told until its thread has ended."""
     told: list[Down] = []
-    worker = Worker("w1", log, 3, None, find_agent, known_agents, told.append, lambda: None)
+    worker = Worker("w1", log, Runtime(), 3, None, find_agent, known_agents, told.append, lambda: None)
     actor = TaskActor.launch(worker, "task-1", Hints())
     assert actor.actor_stopped.wait(10)
     return told

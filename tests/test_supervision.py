@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from actors import AgentSystem, ResolveError, TaskHeldError, TaskRef, agent, step
+from actors.appender import Appender
 from actors.recovery import Recovery
 from actors.supervisor import Supervisor
-from actors.task_log import Appender, TaskLog
+from actors.task_log import TaskLog
 from domain.events import Activated, Held, Passivated, Released, Restarted, StepFailed, StepStarted, StepSucceeded
+from domain.record import Call
 from domain.retry import restart_delay
 from stores import Store, StoreCorruptError, open_store
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
@@ -400,8 +402,8 @@ def test_a_task_held_for_its_code_is_tried_again_once_per_worker_and_nothing_wri
     log = TaskLog(store)
     appender = Appender(log, log.load("t"))
     appender.append(partial(_activate, "gone"))
-    appender.append(lambda task, now: task.start_step(1, now, "1", "step", old.name, "", "", ""))
-    appender.append(lambda task, now: task.finish_step(1, now, "1", "step", old.name, "", 1, value="old"))
+    appender.append(lambda task, now: task.start_step(1, now, Call("1", "step", old.name, ""), "", ""))
+    appender.append(lambda task, now: task.finish_step(1, now, Call("1", "step", old.name, ""), 1, value="old"))
     appender.append(lambda task, now: task.passivate(1, now, []))
     new_agent(two, name)
     with AgentSystem(store) as system, pytest.raises(TaskHeldError, match=r"position 1.*step .*old.*step .*new"):
@@ -611,7 +613,7 @@ def test_an_agent_that_fights_its_hold_keeps_nobody_waiting_for_an_answer(store:
 
     dying = CrashingStore(store, CrashPlan(1, "body.after"))
     stubborn_agent = new_agent(stubborn)
-    with pytest.raises(SimulatedCrash), AgentSystem(dying) as system:
+    with pytest.raises(SimulatedCrash), AgentSystem(dying, grace=0.2) as system:
         system.spawn(stubborn_agent, id="t").result(timeout=SOON)
     over.set()
     dying.close()
@@ -692,8 +694,8 @@ def test_an_agent_that_becomes_known_later_has_its_held_tasks_looked_at_then(sto
     log.create("t", name, [[], {}], {})
     appender = Appender(log, log.load("t"))
     appender.append(partial(_activate, "gone"))
-    appender.append(lambda task, now: task.start_step(1, now, "1", "step", old.name, "", "", ""))
-    appender.append(lambda task, now: task.finish_step(1, now, "1", "step", old.name, "", 1, value="old"))
+    appender.append(lambda task, now: task.start_step(1, now, Call("1", "step", old.name, ""), "", ""))
+    appender.append(lambda task, now: task.finish_step(1, now, Call("1", "step", old.name, ""), 1, value="old"))
     appender.append(lambda task, now: task.hold(1, now, "differs", "1", {"message": "for a test"}))
     with AgentSystem(store) as system:
         wait_for(lambda: system._tree is not None and not system._tree.recovery.may_go_on("t"))

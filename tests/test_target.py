@@ -11,8 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from actors import Agent
-from actors.target import CommandError, parse_json, read_argument, read_arguments
+from actors import agent
+from actors.definitions import AnyAgent
+from actors.target import CommandError, load_agent, load_module, parse_json, read_argument, read_arguments
 from tests.shell import Shell
 
 
@@ -46,6 +47,7 @@ NO_AGENT = [
     ("work.py:nothing", "work.py has no 'nothing'; its agents: report, invoice, failing, "),
     ("work.py:draft", "'draft' in work.py is a step, not an agent; its agents: report, "),
     ("work.py:os", "'os' in work.py is a module, not an agent; its agents: report, "),
+    ("work.py:number", "'number' in work.py is an int, not an agent; "),
     ("empty.py:x", "empty.py has no 'x'; it has no agent at all"),
     ("leaving.py:x", "leaving.py called sys.exit(5) while it was imported"),
 ]
@@ -53,6 +55,8 @@ NO_AGENT = [
 
 def test_a_target_that_names_no_agent_is_one_clear_line(shell: Shell) -> None:
     (shell.folder / "empty.py").write_text("")
+    source = (shell.folder / "work.py").read_text()
+    (shell.folder / "work.py").write_text(f"{source}number = 5\n")
     (shell.folder / "leaving.py").write_text("import sys\nsys.exit(5)\n")
     ends = shell.each(["run", target, "--id", "x"] for target, _ in NO_AGENT)
     for (target, message), (code, out, err) in zip(NO_AGENT, ends, strict=True):
@@ -86,6 +90,23 @@ def test_a_syntax_error_names_its_line(shell: Shell) -> None:
     done = shell("run", "broken.py:x", "--id", "x")
     assert done.returncode == 2
     assert re.findall(r'File ".*?(\w+\.py)", line (\d+)', done.stderr) == [("broken.py", "2")]
+
+
+def test_an_async_agent_is_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "waits.py").write_text(
+        "from actors import agent, step\n"
+        "@step\nasync def ask(): ...\n"
+        "@agent\nasync def waits_for_target_test(number: int) -> int:\n    return number\n"
+    )
+    target = f"{tmp_path}/waits.py"
+    found = load_agent(f"{target}:waits_for_target_test")
+    assert isinstance(found, AnyAgent)
+    assert found.is_async
+    assert read_arguments(found, ["5"]) == [5]
+    assert load_module(target).waits_for_target_test.name == found.name
+    with pytest.raises(CommandError, match=r"'ask' in .* is a step, not an agent; its agents: waits_for_target_test"):
+        load_agent(f"{target}:ask")
 
 
 # ------------------------------------------------------------------ its arguments
@@ -135,19 +156,37 @@ def test_arguments_of_a_real_command_fit_the_signature(shell: Shell) -> None:
     assert json.loads(done.stdout) == ["'7'", "-5.0", "None", "'8'", "'x y'"]
 
 
+def test_a_negative_number_that_is_taken_for_an_option_is_told_how_it_is_none(shell: Shell) -> None:
+    for words in (["-5", "--id", "t"], ["x", "--id", "t", "-.5"]):
+        done = shell("run", "work.py:typed", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "a negative number is taken for an option, unless it comes last, after `--`: -- -5" in done.stderr
+    assert "negative" not in shell("run", "work.py:typed", "-x", "--id", "t").stderr
+
+
 def test_annotations_that_cannot_be_resolved_leave_the_others_in_force() -> None:
     def function(text: str, strange: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    assert read_arguments(Agent(function, name="half annotated"), ["5", "5"]) == ["5", 5]
+    assert read_arguments(agent(name="half annotated")(function), ["5", "5"]) == ["5", 5]
 
 
 def test_wrong_arguments_name_the_signature() -> None:
     def pay(who: str, amount: int = 1) -> None: ...
 
-    agent = Agent(pay, name="pay for the test of arguments")
+    paying = agent(name="pay for the test of arguments")(pay)
     with pytest.raises(
         CommandError, match=r"\(who: str, amount: int = 1\) -> None: missing a required argument: 'who'"
     ):
-        read_arguments(agent, [])
+        read_arguments(paying, [])
     with pytest.raises(CommandError, match=r"argument amount: expected int, found 'many' \(str\)"):
-        read_arguments(agent, ["acme", "many"])
+        read_arguments(paying, ["acme", "many"])
+
+
+def test_arguments_that_come_by_name_alone_are_said_to_need_a_default() -> None:
+    def order(what: str, *, count: int) -> None: ...
+
+    with pytest.raises(
+        CommandError,
+        match=r"'count'; `run` passes arguments by position only, and what comes by name alone needs a default$",
+    ):
+        read_arguments(agent(name="order for the test of arguments")(order), ["milk"])

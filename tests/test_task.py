@@ -22,13 +22,19 @@ from domain.events import (
     StepStarted,
     StepSucceeded,
     TaskEvent,
+    revive,
 )
 from domain.faults import Fault
+from domain.fold import fold, preview
+from domain.journal import join
+from domain.record import Call
 from domain.retry import restart_delay
-from domain.task import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, UNREADABLE, AgentTask, fold, idempotency_key, preview
+from domain.task import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, UNREADABLE, AgentTask, idempotency_key
 
 BUG = Fault(("ValueError", "Exception", "BaseException"), "no such page")
-OF_ITS_STEPS = {"steps", "latest", "scopes", "places"}
+LATE = Fault(("TimeoutError", "OSError", "Exception", "BaseException"), "no answer")
+OF_ITS_STEPS = {"steps", "latest", "scopes", "keyed", "places"}
+PAY = Call("1", "step", "pay", "d1")
 OUTCOMES = StepSucceeded | StepFailed
 ENDINGS = Completed | Failed
 
@@ -73,21 +79,25 @@ class Kept:
 
     def start(self, path: str = "1", name: str = "pay", doubt: str = "") -> list[TaskEvent]:
         task = self.task
-        return self.write(task.start_step(task.activation, self.now, path, "step", name, "d" + path, "label", doubt))
+        return self.write(
+            task.start_step(task.activation, self.now, Call(path, "step", name, "d" + path), "label", doubt)
+        )
 
     def finish(self, path: str = "1", name: str = "pay", **outcome: Any) -> list[TaskEvent]:
         task = self.task
         attempt = task.steps[path].attempt if path in task.steps else 1
+        if "error" in outcome:
+            outcome["error"] = outcome["error"].to_data()
         return self.write(
-            task.finish_step(task.activation, self.now, path, "step", name, "d" + path, attempt, **outcome)
+            task.finish_step(task.activation, self.now, Call(path, "step", name, "d" + path), attempt, **outcome)
         )
 
     def crash(self, limit: int | None = 3, jitter: float = 0.0) -> list[TaskEvent]:
         task = self.task
         return self.write(task.restart(task.activation, self.now, BUG, where="f.py:7", jitter=jitter, limit=limit))
 
-    def passivate(self) -> list[TaskEvent]:
-        return self.write(self.task.passivate(self.task.activation, self.now, []))
+    def passivate(self, due: float | None = None) -> list[TaskEvent]:
+        return self.write(self.task.passivate(self.task.activation, self.now, [], due=due))
 
     def hold(self, reason: str, path: str = "1") -> list[TaskEvent]:
         return self.write(self.task.hold(self.task.activation, self.now, reason, path, {"message": "why"}))
@@ -134,6 +144,44 @@ def test_a_stop_on_purpose_makes_it_queued_and_due_again() -> None:
     kept = running()
     kept.passivate()
     assert (kept.task.status, kept.task.worker, kept.task.due) == ("queued", None, kept.task.updated)
+
+
+def test_a_task_that_does_nothing_but_wait_is_waiting_and_due_when_its_wait_is_over() -> None:
+    kept = running()
+    (event,) = kept.passivate(due=5000.0)
+    assert isinstance(event, Passivated)
+    assert (kept.task.status, kept.task.worker, kept.task.due) == ("waiting", None, 5000.0)
+    assert kept.task.strikes_if_lost == 0
+    kept.activate()
+    assert (kept.task.status, kept.task.worker, kept.task.due) == ("running", "w", kept.events[-1].timestamp)
+    kept.passivate()
+    assert (kept.task.status, kept.task.due) == ("queued", kept.task.updated)
+
+
+def test_a_wait_that_is_over_is_forgotten() -> None:
+    kept = running()
+    kept.passivate(due=5000.0)
+    kept.activate()
+    kept.crash()
+    assert kept.task.status == "queued"
+
+
+def test_a_task_that_waits_is_fenced_like_any_other() -> None:
+    kept = running()
+    kept.passivate(due=5000.0)
+    with pytest.raises(OwnershipLost, match=r"activation 1 is over \(status waiting, newest activation 1\)"):
+        kept.start()
+    assert kept.task.passivate(1, kept.now, [], due=6000.0) == []
+    with pytest.raises(ResolveError, match="task t is not held: it is waiting"):
+        kept.release()
+
+
+def test_a_stop_in_a_log_of_the_first_schema_waits_for_nothing() -> None:
+    kept = running()
+    kept.events.append(revive(Passivated.TOPIC, "t", 3, [1, 1001.0, 1, []]))
+    again = fold(None, kept.events)
+    assert again is not None
+    assert (again.status, again.due) == ("queued", 1001.0)
 
 
 def test_a_restart_is_due_after_its_delay_and_a_hold_never() -> None:
@@ -266,10 +314,143 @@ def test_scopes_know_their_highest_number() -> None:
     assert kept.task.scopes == {"": 4, "2": 2, "4": 1, "4/1": 1}
 
 
+def test_branches_that_have_a_key_know_their_scope_and_take_no_number_of_it() -> None:
+    kept = running()
+    for path in ("~k/1", "~k/2", "2/~a%2Fb#2/1/1", "~k/~l/1"):
+        kept.finish(path)
+    assert kept.task.keyed == {"~k": "", "2/~a%2Fb#2": "2", "~k/~l": "~k"}
+    assert kept.task.scopes == {"": 2, "~k": 2, "2": 0, "2/~a%2Fb#2": 1, "2/~a%2Fb#2/1": 1, "~k/~l": 1}
+
+
 def test_the_key_is_another_for_each_birth_path_and_generation() -> None:
     keys = [idempotency_key(*facts) for facts in (("b", "1"), ("b", "2"), ("c", "1"), ("b", "1/1"), ("b", "1", 1))]
     assert len(set(keys)) == len(keys)
     assert all(len(key) == 27 and key.isascii() and key.isprintable() for key in keys)
+
+
+# ------------------------------------------------------------------ retries
+
+
+def test_an_attempt_that_is_to_be_retried_is_no_outcome_and_no_doubt() -> None:
+    kept = running()
+    kept.start()
+    (event,) = kept.finish(error=LATE, retry_at=1060.0)
+    record = kept.task.steps["1"]
+    assert (record.outcome, record.in_doubt, record.retry_at, record.failures) == (None, False, 1060.0, (event,))
+    assert kept.task.doubts == []
+    assert kept.task.place == "step 1 pay, attempt 1 failed, to be tried again"
+    assert kept.task.status == "running"
+
+
+def test_each_error_is_kept_until_the_step_has_its_outcome_and_after_it() -> None:
+    kept = running()
+    for error in (LATE, BUG):
+        kept.start()
+        kept.finish(error=error, retry_at=kept.now + 1)
+    kept.start()
+    record = kept.task.steps["1"]
+    assert (record.attempt, record.retry_at, record.in_doubt) == (3, None, True)
+    kept.finish(value="paid")
+    assert isinstance(record.outcome, StepSucceeded)
+    assert record.errors == (LATE, BUG)
+
+
+def test_the_last_failure_is_the_outcome_and_the_others_are_told_with_it() -> None:
+    kept = running()
+    kept.start()
+    kept.finish(error=LATE, retry_at=1060.0)
+    kept.start()
+    (event,) = kept.finish(error=BUG)
+    record = kept.task.steps["1"]
+    assert record.outcome is event
+    assert record.errors == (LATE, BUG)
+    assert (record.attempt, record.retry_at) == (2, None)
+    assert kept.task.place == "step 1 pay"
+    with pytest.raises(RuntimeError, match="has its outcome already"):
+        kept.finish(error=BUG, retry_at=1.0)
+
+
+def test_attempts_that_a_death_cut_short_have_a_number_and_no_error() -> None:
+    kept = running()
+    kept.start()
+    kept.activate()
+    kept.start()
+    kept.finish(error=LATE, retry_at=1060.0)
+    record = kept.task.steps["1"]
+    assert (record.attempt, len(record.failures)) == (2, 1)
+
+
+def test_a_limit_over_all_attempts_is_counted_from_the_start_of_the_first() -> None:
+    kept = running()
+    (first,) = kept.start()
+    kept.finish(error=LATE, retry_at=1060.0)
+    kept.now = 1060.0
+    (second,) = kept.start()
+    record = kept.task.steps["1"]
+    assert (record.began, record.started) == (first.timestamp, second.timestamp)
+
+
+def test_an_idempotent_step_is_retried_without_a_start() -> None:
+    kept = running()
+    kept.write(kept.task.finish_step(1, kept.now, PAY, 1, error=LATE.to_data(), retry_at=1060.0))
+    record = kept.task.steps["1"]
+    assert (record.attempt, record.in_doubt, record.began) == (1, False, 1001.0)
+    kept.write(kept.task.finish_step(1, kept.now, PAY, 2, value=7))
+    assert (record.attempt, record.retry_at, record.errors) == (2, None, (LATE,))
+
+
+def test_a_failed_attempt_ends_a_row_of_strikes_as_an_outcome_does() -> None:
+    kept = Kept()
+    for _ in range(3):
+        kept.activate(limit=None)
+    kept.start()
+    kept.finish(error=LATE, retry_at=1060.0)
+    assert (kept.task.strikes, kept.task.deaths, kept.task.strikes_if_lost) == (0, 0, 1)
+
+
+def test_a_task_that_fails_lists_no_step_that_waits_for_its_retry_as_in_doubt() -> None:
+    kept = running()
+    kept.start("1/1")
+    kept.start("1/2")
+    kept.finish("1/1", error=LATE, retry_at=1060.0)
+    (event,) = kept.fail()
+    assert isinstance(event, Failed)
+    assert event.doubts == ["1/2"]
+
+
+@pytest.mark.parametrize("retry_at", [None, 1060.0])
+def test_what_a_person_has_run_again_begins_anew(retry_at: float | None) -> None:
+    kept = running()
+    kept.start()
+    kept.finish(error=LATE, retry_at=1060.0)
+    kept.start()
+    if retry_at is None:
+        kept.finish(error=BUG)
+    kept.hold(FAILED_STEP if retry_at is None else IN_DOUBT)
+    (released,) = kept.resolve("rerun")
+    record = kept.task.steps["1"]
+    assert (record.failures, record.retry_at, record.outcome) == ((), None, None)
+    assert (record.settled, record.began, record.attempt) == (released, released.timestamp, 2)
+    kept.activate()
+    (start,) = kept.start()
+    assert isinstance(start, StepStarted)
+    assert start.attempt == 3
+    kept.finish(error=BUG, retry_at=5000.0)
+    assert (record.errors, record.began) == ((BUG,), released.timestamp)
+
+
+def test_a_copy_is_folded_on_and_what_it_was_copied_from_stays() -> None:
+    kept = running()
+    kept.start()
+    before = state(kept.task)
+    copy = kept.task.copy()
+    fold(copy, copy.finish_step(1, 1060.0, PAY, 1, error=LATE.to_data(), retry_at=1070.0))
+    fold(copy, copy.start_step(1, 1070.0, Call("~k/1", "step", "pay", "other"), "", ""))
+    assert state(kept.task) == before
+    assert copy.steps["1"].errors == (LATE,)
+    assert copy.keyed == {"~k": ""}
+    kept.finish(value=1)
+    assert copy.steps["1"].outcome is None
 
 
 # ------------------------------------------------------------------ strikes
@@ -281,6 +462,8 @@ MARKS: dict[str, Any] = {
     "stop": Kept.passivate,
     "ok": lambda kept: kept.finish(str(kept.task.scopes.get("", 0) + 1), value=1),
     "error": lambda kept: kept.finish(str(kept.task.scopes.get("", 0) + 1), error=BUG),
+    "retry": lambda kept: kept.finish(str(kept.task.scopes.get("", 0) + 1), error=BUG, retry_at=kept.now + 60),
+    "wait": lambda kept: kept.passivate(due=kept.now + 60),
     "start": lambda kept: kept.start(str(kept.task.scopes.get("", 0) + 1)),
     "held": lambda kept: kept.hold(DIFFERS),
     "release": Kept.release,
@@ -306,6 +489,10 @@ MARKS: dict[str, Any] = {
         ("a ok crash", 1),
         ("a a ok", 1),
         ("a a error", 1),
+        ("a a retry", 1),
+        ("a a retry wait", 0),
+        ("a wait a wait a wait a wait", 0),
+        ("a a wait a", 2),
         ("a crash a ok a", 2),
         ("a crash a ok stop", 0),
         ("a crash a held", 1),
@@ -526,6 +713,10 @@ def strikes_by_the_log(events: list[TaskEvent]) -> int:
     return sum(ended)
 
 
+SCOPES = ["", "inner", "keyed", "inner keyed"]
+waits = st.floats(0, 1e6)
+
+
 class AnyLife(RuleBasedStateMachine):
     """Legal commands in any order: claims, deaths (a claim over a live activation), steps, holds, decisions, ends."""
 
@@ -540,10 +731,11 @@ class AnyLife(RuleBasedStateMachine):
     def unfinished(self) -> list[str]:
         return [record.path for record in self.kept.task.steps.values() if record.outcome is None]
 
-    def next_path(self, nested: bool) -> str:
+    def next_path(self, scope: str) -> str:
         scopes = self.kept.task.scopes
         number = scopes.get("", 0)
-        return f"{number}/{scopes.get(str(number), 0) + 1}" if nested and number else str(number + 1)
+        inside = {"inner": str(number) if number else "", "keyed": "~k", "inner keyed": f"{number}/~k"}.get(scope, "")
+        return join(inside, scopes.get(inside, 0) + 1)
 
     @rule(release=st.booleans())
     def claim(self, release: bool) -> None:
@@ -551,21 +743,26 @@ class AnyLife(RuleBasedStateMachine):
         status, number = task.status, task.activation
         for_code = task.held is not None and task.held.reason == DIFFERS
         events = self.kept.activate(self.limit, release=release)
-        may = status in ("queued", "running") or (for_code and release)
+        may = status in ("queued", "waiting", "running") or (for_code and release)
         assert bool(events) == may
         assert task.activation == number + may
 
     @precondition(is_running)
-    @rule(nested=st.booleans())
-    def start(self, nested: bool) -> None:
-        path = min(self.unfinished(), default=self.next_path(nested))
+    @rule(scope=st.sampled_from(SCOPES))
+    def start(self, scope: str) -> None:
+        path = min(self.unfinished(), default=self.next_path(scope))
         self.kept.start(path)
 
     @precondition(is_running)
-    @rule(ok=st.booleans(), nested=st.booleans(), value=st.none() | st.integers())
-    def finish(self, ok: bool, nested: bool, value: Any) -> None:
-        path = min(self.unfinished(), default=self.next_path(nested))
-        self.kept.finish(path, **({"value": value} if ok else {"error": BUG}))
+    @rule(ok=st.booleans(), scope=st.sampled_from(SCOPES), value=st.none() | st.integers(), wait=st.none() | waits)
+    def finish(self, ok: bool, scope: str, value: Any, wait: float | None) -> None:
+        path = min(self.unfinished(), default=self.next_path(scope))
+        retry_at = None if wait is None else self.kept.now + wait
+        self.kept.finish(path, **({"value": value} if ok else {"error": BUG, "retry_at": retry_at}))
+        record = self.kept.task.steps[path]
+        assert record.retry_at == (None if ok else retry_at)
+        assert (record.outcome is None) == (not ok and wait is not None)
+        assert not record.in_doubt
 
     @precondition(is_running)
     @rule(jitter=st.floats(-1, 1))
@@ -574,11 +771,15 @@ class AnyLife(RuleBasedStateMachine):
         (event,) = self.kept.crash(self.limit, jitter)
         out = self.limit is not None and before + 1 >= self.limit
         assert isinstance(event, Held if out else Restarted)
+        assert self.kept.task.status == ("held" if out else "queued")
 
-    @rule()
-    def stop(self) -> None:
-        was = self.is_running()
-        assert bool(self.kept.passivate()) == was
+    @rule(wait=st.none() | waits)
+    def stop(self, wait: float | None) -> None:
+        was, task = self.is_running(), self.kept.task
+        due = None if wait is None else self.kept.now + wait
+        assert bool(self.kept.passivate(due)) == was
+        if was:
+            assert (task.status, task.due) == (("queued", task.updated) if due is None else ("waiting", due))
 
     @precondition(is_running)
     @rule(reason=st.sampled_from([IN_DOUBT, DIFFERS, FAILED_STEP]), data=st.data())
@@ -624,10 +825,22 @@ class AnyLife(RuleBasedStateMachine):
         known: Counter[str] = Counter()
         for event in self.kept.events:
             if isinstance(event, OUTCOMES):
-                known[event.path] += 1
-                assert known[event.path] == 1
+                assert known[event.path] == 0
+                known[event.path] += not (isinstance(event, StepFailed) and event.retry_at is not None)
             elif isinstance(event, Released) and event.path:
                 known[event.path] = 0 if event.decision == "rerun" else 1
+
+    @invariant()
+    def the_errors_of_a_step_are_those_since_a_person_had_it_run_again(self) -> None:
+        errors: dict[str, list[TaskEvent]] = {}
+        for event in self.kept.events:
+            if isinstance(event, StepFailed):
+                errors.setdefault(event.path, []).append(event)
+            elif isinstance(event, Released) and event.decision == "rerun":
+                errors.pop(event.path, None)
+        assert {
+            path: list(record.failures) for path, record in self.kept.task.steps.items() if record.failures
+        } == errors
 
     @invariant()
     def an_ending_is_the_last(self) -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.task_log import Appender, Patience, TaskLog, index_row
+from actors.appender import Appender
+from actors.task_log import Patience, TaskLog, index_row
 from domain.errors import (
     OwnershipLost,
     PerdureError,
@@ -21,10 +22,11 @@ from domain.errors import (
 )
 from domain.events import TaskEvent
 from domain.faults import Fault
-from domain.task import AgentTask, fold
+from domain.fold import fold
+from domain.record import Call, StepRecord
+from domain.task import AgentTask
 from stores import Store, StoreUnavailableError, open_store
 from stores.crash import CrashingStore, FaultPlan, Plan
-from tests.programs import state
 
 
 @pytest.fixture
@@ -52,11 +54,23 @@ def activate(task: AgentTask, now: float) -> list[TaskEvent]:
 
 
 def start(activation: int, path: str) -> Callable[[AgentTask, float], list[TaskEvent]]:
-    return lambda task, now: task.start_step(activation, now, path, "step", "s", "", "", "")
+    return lambda task, now: task.start_step(activation, now, Call(path, "step", "s", ""), "", "")
 
 
 def finish(activation: int, path: str, value: Any = None) -> Callable[[AgentTask, float], list[TaskEvent]]:
-    return lambda task, now: task.finish_step(activation, now, path, "step", "s", "", 1, value=value)
+    return lambda task, now: task.finish_step(activation, now, Call(path, "step", "s", ""), 1, value=value)
+
+
+def state(task: AgentTask) -> dict[str, Any]:
+    """Everything that a task knows, in a form that compares by value."""
+    facts = dict(vars(task))
+    facts["steps"] = {path: plain_record(record) for path, record in task.steps.items()}
+    facts["latest"] = task.latest and plain_record(task.latest)
+    return facts
+
+
+def plain_record(record: StepRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 class RandomFaults:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Coroutine, Iterator
 from datetime import datetime
 from functools import partial
+from random import Random
 from typing import Any, Literal, assert_type
+from uuid import UUID
 
 from actors import (
     Agent,
     AgentSystem,
+    AsyncAgent,
+    AsyncStep,
     Doubt,
     FailTask,
     Happened,
     NotHappened,
+    RetryPolicy,
     Step,
     StepError,
     StepInfo,
+    StepOptions,
     TaskFailedError,
     TaskHeldError,
     TaskInfo,
@@ -24,7 +31,15 @@ from actors import (
     TaskView,
     Unknown,
     agent,
+    branch,
+    gather,
+    get_logger,
+    heartbeat,
+    map_steps,
     open_store,
+    patched,
+    run_step,
+    run_step_async,
     step,
     step_info,
     task_info,
@@ -67,6 +82,23 @@ def pay(amount: int) -> datetime | None:
 def ring() -> None: ...
 
 
+@step(retries=3, backoff=1.0, max_backoff=60, jitter=0.2, retry_on=OSError, give_up_on=(FileNotFoundError,))
+async def fetch(url: str, *, times: float = 3.0) -> list[bytes]:
+    heartbeat({"url": url})
+    return [url.encode()] * int(times)
+
+
+@step(retry=RetryPolicy(retries=2), timeout=30, total_timeout=90.0, heartbeat_timeout=5, raises=(ValueError,))
+def slow(text: str) -> int:
+    heartbeat()
+    assert_type(step_info().heartbeat, Any)
+    return len(text)
+
+
+@step(name="new name", aliases=("old name", "older name"))
+async def renamed() -> None: ...
+
+
 @agent
 def report(document: str, lang: str = "en") -> int:
     assert_type(draft(document), str)
@@ -78,6 +110,11 @@ def report(document: str, lang: str = "en") -> int:
     assert_type(inner(1, 2.5), tuple[int, float])
     info = task_info()
     assert_type(info, TaskInfo | None)
+    assert info is not None
+    assert_type(info.is_replaying, bool)
+    assert_type(info.now(), datetime)
+    assert_type(info.random, Random)
+    assert_type(info.uuid4(), UUID)
     ring()
     try:
         pay(4)
@@ -86,7 +123,49 @@ def report(document: str, lang: str = "en") -> int:
         assert_type(error.is_a(ValueError), bool)
         assert_type(error.is_a("bank:Declined"), bool)
         raise FailTask("no funds") from error
+    side_by_side()
     return len(document)
+
+
+def side_by_side() -> None:
+    assert_type(fetch.sync("u", times=2), list[bytes])
+    assert_type(slow.options(retries=5, timeout=None)("x"), int)
+    assert_type(fetch.options(retries=5).sync("x"), list[bytes])
+    assert_type(crawl.sync("x"), float)
+    assert_type(gather(partial(draft, "a"), partial(slow, "b")), tuple[str, int])
+    assert_type(gather(partial(draft, "a"), partial(slow, "b"), lambda: None), tuple[str, int, None])
+    assert_type(gather(*[partial(slow, text) for text in "abcd"]), tuple[int, ...])
+    nested = gather(lambda: gather(partial(draft, "a"), partial(slow, "b")), partial(fetch.sync, "c"))
+    assert_type(nested, tuple[tuple[str, int], list[bytes]])
+    assert_type(map_steps(slow, ["a", "b"], limit=2), list[int])
+    assert_type(map_steps(lambda text: slow(text) / 2, ["a", "b"]), list[float])
+    with branch("a key"):
+        assert_type(run_step("ask", slow.fn, "x", retries=3), int)
+    options: StepOptions = {"retries": 3, "timeout": None}
+    assert_type(run_step("ask", slow.fn, "x", **options), int)
+    assert_type(patched("a new prompt"), bool)
+    assert_type(get_logger("mine"), logging.LoggerAdapter[logging.Logger])
+
+
+@agent(aliases=["walk"])
+async def crawl(url: str, depth: int = 1) -> float:
+    assert_type(await fetch(url), list[bytes])
+    assert_type(await fetch.options(timeout=1)(url, times=1.0), list[bytes])
+    plain = assert_type(fetch.fn(url), Coroutine[Any, Any, list[bytes]])
+    assert_type(await plain, list[bytes])
+    assert_type(await draft.aio(url, words=3), str)
+    assert_type(await report.aio(url), int)
+    assert_type(await crawl(url, depth - 1), float)
+    assert_type(await gather(fetch(url), draft.aio(url)), tuple[list[bytes], str])
+    assert_type(await gather(partial(fetch, url), renamed, partial(draft.aio, url)), tuple[list[bytes], None, str])
+    assert_type(await gather(*[fetch(url) for _ in "abcd"]), tuple[list[bytes], ...])
+    assert_type(await gather(*[partial(fetch, url) for _ in "abcd"]), tuple[list[bytes], ...])
+    nested = gather(fetch(url), renamed())
+    assert_type(await gather(nested, fetch(url)), tuple[tuple[list[bytes], None], list[bytes]])
+    assert_type(await map_steps(fetch, [url], limit=3), list[list[bytes]])
+    assert_type(await map_steps(draft.aio, [url]), list[str])
+    assert_type(await run_step_async("ask", len, url), int)
+    return float(depth)
 
 
 @agent(name="inner agent", on_failure="hold")
@@ -108,12 +187,15 @@ def program(system: AgentSystem) -> Iterator[TaskRef[Any]]:
     assert_type(system.spawn(report, "x").result(timeout=60), int)
     assert_type(report("x", lang="fr"), int)
     assert_type(report.fn("x"), int)
+    assert_type(system.spawn(crawl, "x", 3, id="crawl-1"), TaskRef[float])
+    assert_type(system.spawn(partial(crawl, depth=3), "x"), TaskRef[float])
+    assert_type(system.spawn(crawl, "x").result(), float)
     task = system.task("report-1")
     assert_type(task, TaskRef[Any])
     assert_type(task.id, str)
     assert_type(task.describe(), TaskView)
     assert_type(task.events(after=2), list[TaskEvent])
-    assert_type(task.status(), Literal["queued", "running", "held", "completed", "failed"])
+    assert_type(task.status(), Literal["queued", "running", "waiting", "held", "completed", "failed"])
     task.release(by="ann")
     task.resolve("1", value={"any": ["value"]}, by="ann")
     task.resolve("1", rerun=True)
@@ -127,6 +209,27 @@ def program(system: AgentSystem) -> Iterator[TaskRef[Any]]:
     yield from system.tasks(status="held", agent="report")
 
 
+async def program_async() -> float:
+    async with AgentSystem("memory:", run=False) as system:
+        assert_type(system, AgentSystem)
+        assert_type(await system.spawn_async(report, "x", "fr", id="report-1"), TaskRef[int])
+        assert_type(await system.spawn_async(partial(report, lang="fr"), "x"), TaskRef[int])
+        task = await system.spawn_async(crawl, "x", 3)
+        assert_type(task, TaskRef[float])
+        assert_type(await system.tasks_async(status="waiting"), list[TaskRef[Any]])
+        assert_type(await task.status_async(), Literal["queued", "running", "waiting", "held", "completed", "failed"])
+        assert_type(await task.describe_async(), TaskView)
+        assert_type(await task.events_async(after=2), list[TaskEvent])
+        await task.release_async(by="ann")
+        await task.resolve_async("1", value=3, by="ann")
+        assert_type(await task, float)
+        return await task.result_async(timeout=3)
+
+
+def takes_async(any_agent: AsyncAgent[..., object], any_step: AsyncStep[..., Any]) -> tuple[str, str]:
+    return any_agent.name, any_step.name
+
+
 def takes_any_agent(any_agent: Agent[..., object], any_step: Step[..., Any]) -> tuple[str, str]:
     return any_agent.name, any_step.name
 
@@ -134,6 +237,7 @@ def takes_any_agent(any_agent: Agent[..., object], any_step: Step[..., Any]) -> 
 def opens() -> None:
     takes_any_agent(report, draft)
     takes_any_agent(nothing, ring)
+    takes_async(crawl, fetch)
     with AgentSystem("sqlite:///tasks.db", max_active=4, strikes=None, grace=1.5) as system:
         assert_type(system, AgentSystem)
     with open_store("memory:") as store, AgentSystem(store, run=False, only="report-1") as client:

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from functools import partial
 
-from actors import AgentSystem, Doubt, Happened, agent, step, task_info
+from actors import AgentSystem, Doubt, Happened, NotHappened, agent, gather, map_steps, run_step, step, task_info
 
 
 @step
 def draft(document: str, words: int = 100) -> str:
     return f"{document} {words}"
+
+
+@step
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@agent
+async def crawl(url: str) -> int:
+    text: str = draft.aio(url)  # refused: it has to be awaited
+    data: str = await fetch(url)  # refused: it gives bytes
+    await fetch(3)  # refused: of another type
+    await draft.aio(url, words="many")  # refused: of another type
+    await gather(draft("a"), fetch(url))  # refused: a value is no branch
+    pair: tuple[bytes, int] = await gather(fetch(url), draft.aio(url))  # refused: the second gives a str
+    await map_steps(fetch, [3])  # refused: of another type
+    await map_steps(draft, [url])  # refused: a list is not awaited
+    fetch.aio(url)  # refused: it is async itself
+    return len(text) + len(data) + len(pair)
 
 
 @agent
@@ -22,7 +41,17 @@ def report(document: str, lang: str = "en") -> int:
     number: int = draft("a")  # refused: it gives a str
     print(draft("a").fn)  # refused: the value is no step
     print(task_info().id)  # refused: there may be no task
-    return number + len(lang)
+    draft.options(retries=3)("a", words="many")  # refused: of another type
+    draft.options(tries=3)  # refused: no such option
+    draft.sync("a")  # refused: it is sync itself
+    fetch.sync(3)  # refused: of another type
+    length: int = fetch("a")  # refused: it has to be awaited
+    triple: tuple[int, int, int] = gather(lambda: 1, lambda: 2)  # refused: there are two
+    gather(draft, draft)  # refused: a branch takes no arguments
+    lengths: list[int] = map_steps(draft, ["a"])  # refused: it gives texts
+    map_steps(draft, ["a"], limit="2")  # refused: a number
+    run_step("ask", draft.fn, "a", timeout="1")  # refused: seconds are a number
+    return number + len(lang) + length + triple[0] + lengths[0]
 
 
 def program(system: AgentSystem) -> None:
@@ -34,16 +63,28 @@ def program(system: AgentSystem) -> None:
     system.spawn(report, "x", tags=["a"])  # refused: tags are a mapping
     system.spawn(partial(report, lang=3), "x")  # refused: of another type
     system.spawn("report", "x")  # refused: a name is no agent
+    system.spawn(crawl, 3)  # refused: of another type
+    words: str = system.spawn(crawl, "x").result()  # refused: its agent gives an int
     text: str = system.spawn(report, "x").result()  # refused: its agent gives an int
     system.spawn(report, "x").result("60")  # refused: seconds are a number
     system.task(7)  # refused: an id is text
     system.task("a").resolve(1, rerun=True)  # refused: a path is text
-    system.task("a").resolve("1", value=text, rerun="yes")  # refused: it is a yes or a no
+    system.task("a").resolve("1", value=text + words, rerun="yes")  # refused: it is a yes or a no
     system.tasks(status="done")  # refused: no such status
+
+
+async def program_async(system: AgentSystem) -> str:
+    await system.spawn_async(crawl)  # refused: an argument is missing
+    text: str = await system.spawn(crawl, "x")  # refused: its agent gives an int
+    return text
 
 
 def answers(doubt: Doubt) -> bool:
     return doubt.attempt > 1
+
+
+async def finds_out_async(doubt: Doubt) -> NotHappened:
+    return NotHappened()
 
 
 @step(idempotent="yes")  # refused: it is a yes or a no
@@ -54,8 +95,36 @@ def one() -> None: ...
 def two() -> None: ...
 
 
-@step(retry=3)  # refused: no such option
+@step(tries=3)  # refused: no such option
 def three() -> None: ...
+
+
+@step(retry=3)  # refused: a policy
+def three_times() -> None: ...
+
+
+@step(retries="3")  # refused: a number
+def three_retries() -> None: ...
+
+
+@step(timeout="3")  # refused: seconds are a number
+def three_seconds() -> None: ...
+
+
+@step(retry_on=OSError("no"))  # refused: a class, not an error
+def on_errors() -> None: ...
+
+
+@step(raises=(KeyboardInterrupt,))  # refused: only Exceptions are handed on
+def raising() -> None: ...
+
+
+@step(aliases=3)  # refused: names
+def renamed() -> None: ...
+
+
+@step(on_doubt=finds_out_async)  # refused: it is called, not awaited
+def four_and_a_half() -> None: ...
 
 
 @step(on_doubt="ask")  # refused: no such word

@@ -1,0 +1,108 @@
+"""What time it is, how to wait, and a clock for tests that moves only when it is told."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+LOOK_AGAIN = 0.05
+"""Real seconds after which who waits by a fake clock looks at it again, come what may."""
+
+
+class Clock:
+    """The machine's own time.
+
+    Guaranteed: `monotonic()` never goes back. Not guaranteed: that of `now()`, which people and machines set.
+    """
+
+    def now(self) -> float:
+        """Tell the time as Unix seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Tell the seconds since some moment: only the difference of two answers has a meaning."""
+        return time.monotonic()
+
+    def wait(self, condition: threading.Condition, seconds: float | None) -> None:
+        """Wait on `condition`, which the caller holds, for at most `seconds`; None: until notified.
+
+        Not guaranteed: that anything has happened when it returns. Look again.
+        """
+        condition.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+
+    def idle(self, until: float | None) -> None:
+        """Hear that the caller has nothing to do before `until`, Unix seconds; None: for ever. Real time ignores it."""
+
+
+class FakeClock(Clock):
+    """A clock for tests: it stands still, but for `advance`, and, with `jump=True`, for `idle`.
+
+        clock = FakeClock()
+        clock.advance(3600)     # whoever waits for less than an hour is awake
+
+    Guaranteed: time never goes back, for no thread; who waits until a time that has come returns within 0.05 real
+    seconds, whatever wake-up was lost. Not guaranteed: that it has returned when `advance` does.
+    """
+
+    def __init__(self, start: float = 1_700_000_000.0, *, jump: bool = False) -> None:
+        self._now, self._jump = start, jump
+        self._lock = threading.Lock()
+        self._waiters: dict[object, tuple[float, threading.Condition]] = {}
+
+    def now(self) -> float:
+        """Tell the fake time as Unix seconds."""
+        with self._lock:
+            return self._now
+
+    def monotonic(self) -> float:
+        """Tell the same as `now()`: one fake time drives both."""
+        return self.now()
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass, and wake who waited for no more than that. Raises ValueError for less than nothing."""
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"time never goes back, nor does it end: advance({seconds}) is no step forward")
+        with self._lock:
+            self._now += seconds
+        self._wake()
+
+    def idle(self, until: float | None) -> None:
+        """Jump to `until`, where that is later than now and this clock was made with `jump=True`."""
+        if not self._jump or until is None or not math.isfinite(until):
+            return
+        with self._lock:
+            self._now = max(self._now, until)
+        self._wake()
+
+    def wait(self, condition: threading.Condition, seconds: float | None) -> None:
+        """Wait on `condition`, which the caller holds, until notified or `seconds` of fake time have passed.
+
+        None: until notified. A notification meant for somebody else ends it too.
+        """
+        if seconds is None:
+            condition.wait()
+            return
+        waiter = object()
+        with self._lock:
+            until = self._now + seconds
+            self._waiters[waiter] = until, condition
+        try:
+            while self.now() < until:
+                if condition.wait(LOOK_AGAIN):
+                    return
+            condition.wait(0)  # even who has nothing to wait for lets the others in, as by a real clock
+        finally:
+            with self._lock:
+                del self._waiters[waiter]
+
+    def _wake(self) -> None:
+        """Notify who waits for a time that has come, but never wait for a lock: the caller may hold it itself."""
+        with self._lock:
+            due = {condition for until, condition in self._waiters.values() if until <= self._now}
+        for condition in due:
+            if condition.acquire(blocking=False):
+                try:
+                    condition.notify_all()
+                finally:
+                    condition.release()

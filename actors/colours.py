@@ -1,0 +1,114 @@
+"""The two colours of running code, for an engine that is written once.
+
+The engine is coroutines. In sync code nothing in them ever suspends: `drive` runs one to its end on the spot. In async
+code they are awaited on the loop, and what would block it is handed to a thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from actors.threads import Job, Threads
+
+R = TypeVar("R")
+
+
+class Colour(Protocol):
+    """How a line of execution waits."""
+
+    awaits: bool
+
+    async def run(
+        self, threads: Threads, fn: Callable[..., R], *args: Any, on_cancel: Callable[[], object] = lambda: None
+    ) -> tuple[R, bool]:
+        """Run what blocks, to its end whatever happens; tells also whether a cancellation came meanwhile.
+
+        `on_cancel` is told of one at once.
+        """
+        ...
+
+    async def wait(self, job: Job[Any], seconds: float | None) -> bool:
+        """Wait for a job, at most so long; tells whether it is done. A cancellation goes through."""
+        ...
+
+
+class _Blocking:
+    awaits = False
+
+    async def run(
+        self,
+        threads: Threads,  # noqa: ARG002  it runs right here
+        fn: Callable[..., R],
+        *args: Any,
+        on_cancel: Callable[[], object] = lambda: None,  # noqa: ARG002  nothing can cancel it
+    ) -> tuple[R, bool]:
+        return fn(*args), False
+
+    async def wait(self, job: Job[Any], seconds: float | None) -> bool:
+        return job.done.wait(seconds)
+
+
+class _Awaiting:
+    awaits = True
+
+    async def run(
+        self, threads: Threads, fn: Callable[..., R], *args: Any, on_cancel: Callable[[], object] = lambda: None
+    ) -> tuple[R, bool]:
+        import asyncio  # noqa: PLC0415  a loop runs, so it is there
+
+        job, cancelled = threads.run(fn, *args), False
+        while not job.done.is_set():
+            try:
+                await self.wait(job, None)
+            except asyncio.CancelledError:
+                cancelled = True
+                on_cancel()
+        return job.result(), cancelled
+
+    async def wait(self, job: Job[Any], seconds: float | None) -> bool:
+        import asyncio  # noqa: PLC0415
+
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def tell(_job: Job[Any]) -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile, nobody waits
+                loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
+
+        job.add_done_callback(tell)
+        try:
+            await asyncio.wait([ended], timeout=seconds)
+        finally:
+            job.remove_done_callback(tell)
+        return job.done.is_set()
+
+
+BLOCKING: Colour = _Blocking()
+AWAITING: Colour = _Awaiting()
+
+
+def drive(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine of the engine to its end, in sync code, where none of them ever suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: R = end.value
+        return value
+    coroutine.close()
+    raise RuntimeError("a coroutine of the engine has suspended in sync code")
+
+
+def asyncio_task() -> Any:
+    """Give the asyncio task that runs here, without importing asyncio for it; the loop, where it runs none.
+
+    None where no event loop runs on this thread.
+    """
+    asyncio: Any = sys.modules.get("asyncio")
+    running_loop = getattr(asyncio, "_get_running_loop", None)  # another thread may be in the middle of its import
+    loop = running_loop() if running_loop is not None else None
+    if loop is None:
+        return None
+    return asyncio.current_task(loop) or loop

@@ -1,0 +1,85 @@
+"""The commands that decide for a person: `resolve` and `release`. Neither runs a task."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from shlex import quote
+from typing import Annotated, Any
+
+import typer
+
+from actors.command import DEFAULT_STORE, StoreUrl, TaskId, existing, full_id
+from actors.system import AgentSystem
+from actors.target import CommandError, parse_json
+from actors.wording import has_worker, plain
+from domain.values import decode
+from stores import Store
+
+By = Annotated[
+    str | None, typer.Option("--by", metavar="YOU", help="Who decides, for the record; by default the user's name.")
+]
+
+
+def resolve(
+    id: TaskId,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The step's path, as `show` has it.", show_default=False)],
+    value: Annotated[
+        str | None, typer.Option("--value", metavar="JSON", help="It happened, and this is what it gave.")
+    ] = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="It did not happen: run it again.")] = False,
+    fail: Annotated[bool, typer.Option("--fail", help="Give it up: the agent gets a StepError.")] = False,
+    by: By = None,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Decide what became of the step for which a task is held.
+
+    Exactly one of --value, --rerun and --fail. A worker, or the task's own `perdure run` again, then goes on with it.
+    """
+    if (value is not None) + rerun + fail != 1:
+        raise CommandError("say exactly one of --value JSON, --rerun and --fail")
+    with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
+        task = system.task(full_id(opened, id))
+        if value is not None:
+            given = _json(value)
+            task.resolve(path, value=given, by=by)
+            what = f"step {path} happened, with {value}"
+        else:
+            task.resolve(path, rerun=rerun, fail=fail, by=by)
+            what = f"step {path} is run again" if rerun else f"step {path} is given up"
+        typer.echo(plain(f"{task.id}: {what}. {_what_next(opened, task.id)}"))
+
+
+def release(id: TaskId, by: By = None, store: StoreUrl = DEFAULT_STORE) -> None:
+    """Let a held task go on, after what held it was mended.
+
+    A step in doubt is for `perdure resolve`.
+    """
+    with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
+        task = system.task(full_id(opened, id))
+        task.release(by=by)
+        typer.echo(plain(f"{task.id}: released. {_what_next(opened, task.id)}"))
+
+
+def _json(text: str) -> Any:
+    """Read a value: JSON, in which a tag, as the log has it, stands for what JSON has no word for."""
+    try:
+        parsed = parse_json(text)
+    except ValueError:
+        raise CommandError(f"--value takes JSON, and {text!r} is none; a text has quotes: --value '\"…\"'") from None
+    try:
+        return decode(parsed)
+    except ValueError as error:
+        raise CommandError(f"--value {text}: {error}") from None
+
+
+def _what_next(store: Store, id: str) -> str:
+    """Say who goes on with a task. Nothing here runs it."""
+    row = store.recorder.select_entry(id)
+    if row is None:
+        return ""
+    if row.status == "held":
+        return f"It is still held: perdure show {quote(id)}"
+    if has_worker(row, store.workers.live()):
+        return "A worker that is running goes on with it."
+    again = f"perdure run … --id {quote(id)}"
+    return f"It goes on when a worker starts that knows agent {row.agent}, or by the same `{again}` as before."

@@ -1,0 +1,93 @@
+"""The commands that look: `list` and `show`. Neither runs nor changes anything."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from shlex import quote
+from typing import Annotated, get_args
+
+import typer
+
+from actors.command import DEFAULT_STORE, AsJson, StoreUrl, TaskId, complain, existing, full_id, options
+from actors.documents import row_document, task_document, text_of
+from actors.target import CommandError
+from actors.task_log import TaskLog
+from actors.wording import held_text, plain, status_line, traceback_text, where
+from domain.errors import UnknownTaskError, UnreadableTaskError
+from domain.events import Failed, TaskEvent
+from domain.faults import Fault
+from domain.fold import fold
+from domain.task import AgentTask, Status
+from stores import Store
+
+
+def list_tasks(
+    store: StoreUrl = DEFAULT_STORE,
+    status: Annotated[
+        str | None, typer.Option(metavar="S", help=f"Only tasks that are S: {', '.join(get_args(Status))}.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="A", help="Only tasks of agent A.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tasks, the oldest first: where each is, or why not."""
+    if status not in (None, *get_args(Status)):
+        raise CommandError(f"there is no status {status!r}: it is one of {', '.join(get_args(Status))}")
+    with closing(existing(store)) as opened:
+        rows = opened.recorder.select_entries(status=None if status is None else [status], agent=agent)
+        workers = opened.workers.live()
+    if as_json:
+        typer.echo(text_of([row_document(row, workers, where(row, workers)) for row in rows]))
+    elif rows:
+        from actors.render import print_tasks  # noqa: PLC0415  rich is for who looks
+
+        print_tasks(rows, workers)
+    else:
+        typer.echo(f"perdure: {opened.url} · no such tasks", err=True)
+
+
+def show(id: TaskId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
+    """Show a task's log as a table, and why it is held or failed.
+
+    Of a log that cannot be read it shows what stands before the damage. Exit code 1 then. With --json it prints all
+    that is known of the task; as a file it is a history, which `actors.testing.replay_history` replays.
+    """
+    with closing(existing(store)) as opened:
+        task, events, error = _read_log(opened, full_id(opened, id))
+        workers = opened.workers.live()
+    if task is not None and as_json:
+        typer.echo(text_of(task_document(task, events, workers, error)))
+    elif task is not None:
+        from actors.render import print_log  # noqa: PLC0415  as above
+
+        typer.echo(status_line(task, workers) + "\n")
+        print_log(events)
+    if error is not None:
+        sys.stdout.flush()
+        complain(error)
+        typer.echo(f"mended, it goes on after: perdure release {plain(quote(error.task_id))}", err=True)
+        raise typer.Exit(1)
+    if task is not None and not as_json:
+        _tell_ending(task, store)
+
+
+def _tell_ending(task: AgentTask, store: str) -> None:
+    if task.held is not None:
+        typer.echo("\n" + held_text(task, options(store)))
+    elif isinstance(task.ending, Failed):
+        fault = Fault.from_data(task.ending.error)
+        typer.echo(f"\n{plain(task.id)}  failed  {plain(str(fault))}\n{traceback_text(fault)}")
+
+
+def _read_log(store: Store, id: str) -> tuple[AgentTask | None, list[TaskEvent], UnreadableTaskError | None]:
+    """Read a task's log as far as it can be read. Raises UnknownTaskError where there is none."""
+    task, events = None, list[TaskEvent]()
+    try:
+        for event in TaskLog(store).events.get(id):
+            task = fold(task, [event])
+            events.append(event)
+    except UnreadableTaskError as error:
+        return task, events, error
+    if task is None:
+        raise UnknownTaskError(f"there is no task {id!r} in {store.url}", task_id=id)
+    return task, events, None

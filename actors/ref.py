@@ -1,0 +1,257 @@
+"""`TaskRef`: a task by its id, and what can be asked of it and decided about it, from any process."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import threading
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from actors.appender import Appender
+from actors.context import lend_place, refuse_inside_agent, refuse_on_any_loop, refuse_on_loop
+from actors.info import checked
+from actors.runtime import Runtime
+from actors.task_log import CLIENT_PATIENCE, TaskLog
+from actors.view import TaskView, describe
+from domain.errors import PerdureError, TaskFailedError, TaskHeldError, UnknownTaskError
+from domain.events import Completed, Failed, TaskEvent
+from domain.faults import Fault
+from domain.task import UNREADABLE, Status
+from domain.values import decode
+from stores import IndexRow, StoreUnavailableError
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+FIRST_POLL, LONGEST_POLL = 0.05, 0.5
+"""Seconds between two looks of who waits for a result."""
+NOT_GIVEN: Any = object()
+
+
+class Home(Protocol):
+    """The system through which a task is reached."""
+
+    @property
+    def log(self) -> TaskLog:
+        """The log. Raises SystemClosedError, RuntimeError before the system is open."""
+        ...
+
+    @property
+    def runtime(self) -> Runtime:
+        """Threads for what an event loop must not be blocked by."""
+        ...
+
+    def wake(self) -> None:
+        """Look for work at once."""
+        ...
+
+    def may_go_on(self, task_id: str) -> bool:
+        """Tell whether a held task is still to be looked at again here."""
+        ...
+
+    def will_look_at(self, row: IndexRow) -> bool:
+        """Tell whether a hold is news here, and still to be looked at."""
+        ...
+
+
+class TaskRef(Generic[R]):
+    """A task, by its id: the same from every process. Holds nothing but the id."""
+
+    def __init__(self, system: Home, id: str) -> None:
+        self._system = system
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"TaskRef({self.id!r})"
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the agent's value, at most `timeout` seconds, and give a fresh copy of it.
+
+        Raises TaskFailedError, TaskHeldError at once when the task is held, TimeoutError, UnknownTaskError,
+        InsideTaskError in an agent between its steps, BlockingCallError on an event loop, UnknownTypeError for a class
+        that this process does not know; and StoreUnavailableError when the store was away for 30 s.
+
+        In the body of a step, or a thread to which it has copied its context, it lends the place of its task meanwhile.
+        Other threads of a body lend nothing: with as many of them as there are places, all could wait for ever.
+        """
+        refuse_inside_agent("result()", "call it in a step")
+        refuse_on_any_loop("result()", "await the task, or result_async(timeout)")
+        with lend_place():
+            wait = _Wait(self, timeout)
+            with self._log.watch(self.id, threading.Event()) as changed:
+                while (pause := wait.look()) is not None:
+                    changed.wait(pause)
+                    changed.clear()
+            return self._outcome(wait.row)
+
+    async def result_async(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  as `result`
+        """Do what `result` does, without blocking the event loop; cancelled, it goes, and the task goes on."""
+        import asyncio  # noqa: PLC0415  a loop runs, so it is there
+
+        refuse_inside_agent("result_async()", "call it in a step")
+        with lend_place():
+            wait, bell = _Wait(self, timeout), LoopBell(asyncio.Event(), asyncio.get_running_loop())
+            with self._log.watch(self.id, bell):
+                while (pause := await self._call(wait.look)) is not None:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(bell.event.wait(), pause)
+                    bell.event.clear()
+            return await self._call(self._outcome, wait.row)
+
+    def __await__(self) -> Generator[Any, None, R]:
+        """Wait for the result: `await task`. Raises what `result` does."""
+        return self.result_async().__await__()
+
+    def status(self) -> Status:
+        """Give the task's status. Raises UnknownTaskError."""
+        refuse_on_loop("status()", "await status_async()")
+        return self._row().status  # type: ignore[return-value]
+
+    async def status_async(self) -> Status:
+        """Do what `status` does, without blocking the event loop."""
+        return await self._call(self.status)
+
+    def describe(self) -> TaskView:
+        """Give what the log says of the task now. Raises UnknownTaskError, UnreadableTaskError."""
+        refuse_on_loop("describe()", "await describe_async()")
+        return describe(self._log.load(self.id))
+
+    async def describe_async(self) -> TaskView:
+        """Do what `describe` does, without blocking the event loop."""
+        return await self._call(self.describe)
+
+    def events(self, *, after: int = 0) -> list[TaskEvent]:
+        """Give the task's events, those with a version above `after`. Raises UnknownTaskError, UnreadableTaskError."""
+        refuse_on_loop("events()", "await events_async()")
+        row = self._row()
+        return list(self._log.events.get(self.id, gt=after, birth=row.birth))
+
+    async def events_async(self, *, after: int = 0) -> list[TaskEvent]:
+        """Do what `events` does, without blocking the event loop."""
+        return await self._call(partial(self.events, after=after))
+
+    def release(self, by: str | None = None) -> None:
+        """Let a held task go on; one whose log could not be read is read again first.
+
+        Raises ResolveError where it is not held, or where a step has to be decided; UnreadableTaskError;
+        TaskEndedError.
+        """
+        refuse_on_loop("release()", "await release_async()")
+        row, who = self._row(), by or _who()
+        if row.hold == UNREADABLE and self._log.mended(row, by_a_person=True):
+            self._system.wake()
+            return
+        self._append(lambda task, now: task.release(now, who))
+
+    async def release_async(self, by: str | None = None) -> None:
+        """Do what `release` does, without blocking the event loop."""
+        await self._call(self.release, by)
+
+    def resolve(
+        self, path: str, *, value: Any = NOT_GIVEN, rerun: bool = False, fail: bool = False, by: str | None = None
+    ) -> None:
+        """Decide what became of the step in question: it happened, with `value`; or `rerun` it; or give it up (`fail`).
+
+        A value is converted by the step's return annotation when it is handed to the agent. Raises ResolveError where
+        the task is not held because of this step, TaskEndedError, UnstorableValueError.
+        """
+        refuse_on_loop("resolve()", "await resolve_async()")
+        if (value is not NOT_GIVEN) + rerun + fail != 1:
+            raise ValueError("say one of three: value=…, rerun=True or fail=True")
+        decision = "rerun" if rerun else "fail" if fail else "value"
+        limit, who = self._system.runtime.value_limit, by or _who()
+        encoded = checked(value, limit) if decision == "value" else None
+        self._append(lambda task, now: task.resolve(now, path, decision, encoded, who))
+
+    async def resolve_async(
+        self, path: str, *, value: Any = NOT_GIVEN, rerun: bool = False, fail: bool = False, by: str | None = None
+    ) -> None:
+        """Do what `resolve` does, without blocking the event loop."""
+        await self._call(partial(self.resolve, path, value=value, rerun=rerun, fail=fail, by=by))
+
+    @property
+    def _log(self) -> TaskLog:
+        return self._system.log
+
+    async def _call(self, fn: Callable[..., T], *args: Any) -> T:
+        return await self._system.runtime.commits.call(fn, *args)
+
+    def _append(self, decide: Callable[[Any, float], list[TaskEvent]]) -> None:
+        Appender(self._log, self._log.load(self.id)).append(decide)
+        self._system.wake()
+
+    def _row(self) -> IndexRow:
+        row = self._log.recorder.select_entry(self.id)
+        if row is None:
+            raise UnknownTaskError(f"there is no task {self.id!r} in {self._log.store.url}", task_id=self.id)
+        return row
+
+    def _outcome(self, row: IndexRow) -> R:
+        if row.status == "held":
+            why = row.note if row.hold == UNREADABLE else self.describe().why
+            raise TaskHeldError(f"task {self.id} is held: {why}", task_id=self.id, reason=row.hold or "held")
+        (ending,) = self._log.events.get(self.id, desc=True, limit=1, birth=row.birth)
+        if isinstance(ending, Completed):
+            return decode(ending.value)  # type: ignore[return-value]
+        assert isinstance(ending, Failed)  # noqa: S101
+        fault = Fault.from_data(ending.error)
+        raise TaskFailedError(f"task {self.id} failed: {fault}", task_id=self.id, fault=fault)
+
+
+class LoopBell:
+    """What rings an asyncio event from any thread."""
+
+    def __init__(self, event: Any, loop: Any) -> None:
+        self.event = event
+        self._loop = loop
+
+    def set(self) -> None:
+        """Ring."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed, nobody waits
+            self._loop.call_soon_threadsafe(self.event.set)
+
+
+class _Wait:
+    """One wait for a task to end or to be held, look by look."""
+
+    def __init__(self, task: TaskRef[Any], timeout: float | None) -> None:
+        self.row: Any = None
+        self._task = task
+        self._timeout = timeout
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._pause = FIRST_POLL
+        self._away_since: float | None = None
+
+    def look(self) -> float | None:
+        """Look once: seconds until the next look, or None where the task has ended or is held, and `row` says how."""
+        task = self._task
+        try:
+            again = task._system.may_go_on(task.id)
+            self.row = row = task._row()
+            if row.status in ("completed", "failed") or (row.status == "held" and not again and self._stays(row)):
+                return None
+            status, self._away_since = row.status, None
+        except StoreUnavailableError:
+            status, self._away_since = "unknown: the store is away", self._away_since or time.monotonic()
+            if time.monotonic() - self._away_since > CLIENT_PATIENCE:
+                raise
+        pause, self._pause = self._pause, min(self._pause * 1.5, LONGEST_POLL)
+        left = pause if self._until is None else self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"task {task.id} has no result after {self._timeout:g} s: it is {status}")
+        return min(pause, left)
+
+    def _stays(self, row: IndexRow) -> bool:
+        """Tell whether a hold is the last word, as far as one can tell here; this worker may be about to look at it."""
+        return not self._task._system.will_look_at(row) and self._task._row() == row
+
+
+def _who() -> str:
+    """Name the person at this machine, for the record of a decision."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, PerdureError):
+        return "someone"

@@ -107,12 +107,12 @@ def test_a_submit_with_other_words_under_a_used_id_is_a_conflict_and_changes_not
 RELEASES = """
     import sys
     from threading import Event
-    from actors import AgentSystem, agent, step
+    from actors import AgentSystem, agent, patched, step
     from tests.scenario_kit import STORE, TIMEOUT, answer, die_once, effect
 
     reached = Event()
 
-    def make(name, alias=None):
+    def make(name, alias=None, before=()):
         def body(given="", /):
             effect(name, given)
             if name == "b" and "die in b" in sys.argv:
@@ -121,10 +121,11 @@ RELEASES = """
                 reached.set()
             return given + name
         body.__qualname__ = name
-        return step(body, name=alias)
+        return step(name=alias, aliases=before)(body)
 
     a, b, c, x, b2 = (make(name) for name in ("a", "b", "c", "x", "b2"))
     renamed = make("b2", alias="b")
+    aliased = make("b2", before=("b",))
 
     @agent
     def inner(given):
@@ -201,6 +202,25 @@ def test_a_renamed_step_that_keeps_its_recorded_name_goes_on(world: World) -> No
     world.run(world.write(RELEASES.replace("{body}", V1)), code=KILLED)
     assert world.run(world.write(RELEASES.replace("{body}", "return c(renamed(a()))"))) == "abc"
     assert [line.effect for line in world.ledger()] == ["a", "b", "c"]
+
+
+def test_a_renamed_step_that_says_what_it_was_called_goes_on(world: World) -> None:
+    """P21, with `@step(aliases=…)`: completes, the recorded value is what it was, and the new name is in new logs."""
+    world.run(world.write(RELEASES.replace("{body}", V1)), code=KILLED)
+    assert world.run(world.write(RELEASES.replace("{body}", "return c(aliased(a()))"))) == "abc"
+    assert [line.effect for line in world.ledger()] == ["a", "b", "c"]
+
+
+def test_a_step_that_slips_in_behind_a_patch_runs_in_new_tasks_alone(world: World) -> None:
+    """P21, with `patched`: the old task completes without it, also when it is killed once more; a new one has it."""
+    world.run(world.write(RELEASES.replace("{body}", V1)), code=KILLED)
+    body = 'given = a(); patched("polite") and x(); given = b(given); die_once("again"); return c(given)'
+    patched = RELEASES.replace("{body}", body)
+    world.run(world.write(patched), code=KILLED)
+    assert world.run(world.write(patched)) == "abc"
+    assert [line.effect for line in world.ledger()] == ["a", "b", "c"]
+    assert world.run(world.write(patched.replace('id="chain"', 'id="new"'))) == "abc"
+    assert [line.effect for line in world.ledger(task="new")] == ["a", "x", "b", "c"]
 
 
 def test_a_step_in_doubt_is_not_run_again_by_code_that_differs(world: World) -> None:

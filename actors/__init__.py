@@ -8,7 +8,7 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     info, options, naming, definitions    what running code is told; @agent, @step
     runtime, colours                      what a system runs things on; how sync and async code wait
     activation, body                      one incarnation and how it closes; one entry into a body
-    raised, call                          errors that arrive as themselves; one call of a step
+    raised, recorded, call                errors that arrive as themselves; what the log has of a call; one call
     scope, context                        where in the program code stands; what running code calls
     branches, frameworks                  side by side; steps by name
     supervised, worker                    actors whose every end is told; what those of one worker share

@@ -1,0 +1,112 @@
+"""One call of a step, and what the log has for it: handed over as a fresh copy, the same live and in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol
+
+from actors.activation import Activation
+from actors.colours import Colour
+from actors.definitions import AnyStep
+from actors.raised import kind_of, mark, remade
+from domain.errors import StepError, UnknownTypeError, UnstorableValueError
+from domain.events import Released, StepFailed, StepSucceeded
+from domain.faults import Fault
+from domain.journal import STEP, Place
+from domain.record import Call, StepRecord
+from domain.task import IN_DOUBT, UNKNOWN_CLASS, UNREADABLE
+from domain.values import convert, decode, digest, encode
+
+
+class Line(Protocol):
+    """The line of execution that calls."""
+
+    activation: Activation
+    colour: Colour
+
+
+class RecordedCall:
+    """One call of a step, at its place."""
+
+    __slots__ = ("activation", "args", "arguments", "call", "colour", "kwargs", "path", "settings", "step")
+
+    def __init__(
+        self,
+        line: Line,
+        step: AnyStep,
+        place: Place,
+        arguments: Mapping[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.activation = line.activation
+        self.colour = line.colour
+        self.step = step
+        self.settings = step.settings
+        self.path = place.path
+        self.arguments = arguments
+        self.call = Call(place.path, STEP, step.name, _digest(arguments))
+        self.args = args
+        self.kwargs = kwargs
+
+    def hand_over(self, record: StepRecord) -> Any:
+        """Give the outcome that the log has."""
+        outcome = record.outcome
+        if isinstance(outcome, StepSucceeded):
+            return self._decoded(outcome.value)
+        if isinstance(outcome, StepFailed):
+            raise self._error(record, outcome)
+        assert isinstance(outcome, Released)  # noqa: S101  a value, a failure, or a person's word
+        if outcome.decision == "fail":
+            raise self._step_error(record, Fault(("GivenUp",), f"given up by {outcome.by}"))
+        return self._resolved(outcome)
+
+    def _decoded(self, encoded: Any, what: str = "the value") -> Any:
+        try:
+            return decode(encoded)
+        except ValueError as error:
+            reason = UNKNOWN_CLASS if isinstance(error, UnknownTypeError) else UNREADABLE
+            message = f"{what} of step {self.path} {self.step.name} cannot be read: {error}"
+            here = not self.colour.awaits
+            self.activation.hold(reason, self.path, {"message": message}, here=here)
+
+    def _resolved(self, outcome: Released) -> Any:
+        value = self._decoded(outcome.value)
+        try:
+            return convert(value, self.step.returns)
+        except ValueError as error:
+            self._hold_in_doubt(f"the value given by {outcome.by} does not fit: {error}")
+
+    def _error(self, record: StepRecord, outcome: StepFailed) -> BaseException:
+        error = self._step_error(record, Fault.from_data(outcome.error))
+        kind = kind_of(outcome.error, self.settings.raises)
+        if kind is None:
+            return error
+        parts = self._decoded(outcome.error["raised"], "the error")
+        try:
+            itself = remade(kind, parts)
+        except Exception:  # its class has changed since
+            return error
+        itself.__cause__ = error
+        self.activation.declared[mark(itself)] = error
+        return itself
+
+    def _step_error(self, record: StepRecord, fault: Fault) -> StepError:
+        name, path = self.step.name, self.path
+        message = f"step {path} {name} failed: {fault}"
+        if record.attempt > 1:
+            message = f"step {path} {name} failed after {record.attempt} attempts: {fault}"
+        errors = record.errors
+        return StepError(message, step=name, path=path, attempts=record.attempt, fault=fault, errors=errors)
+
+    def _hold_in_doubt(self, answer: str) -> NoReturn:
+        details: dict[str, object] = {"answer": answer} if answer else {}
+        self.activation.hold(IN_DOUBT, self.path, details, here=not self.colour.awaits)
+
+
+def _digest(arguments: Any) -> str:
+    """Give the digest of a call's arguments; empty where they cannot be encoded: not stored, they may be anything."""
+    try:
+        return digest(encode(arguments))
+    except UnstorableValueError:
+        return ""

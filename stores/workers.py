@@ -4,6 +4,7 @@ A worker whose lock can be taken is dead, and its tasks are free at once: no tim
 nothing of a worker that is alive but frozen.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -135,11 +136,26 @@ class FileWorkers(Workers):
             try:
                 # Shared, so that two who look at once do not take each other for the worker.
                 if lock.try_lock(shared=True):
-                    lock.remove()
+                    self._remove(lock)
                     return None
                 return _parsed(lock.read())
             finally:
                 lock.close()
+
+    def _remove(self, lock: FileLock) -> None:
+        """Remove a dead worker's file, one remover at a time; who finds another at it leaves it to that one.
+
+        Two at once, of which the second is slow, would remove the file that a new worker has made in its place.
+        """
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock.is_in_place():
+                lock.remove()
+        except BlockingIOError:
+            return
+        finally:
+            os.close(folder)
 
 
 def _parsed(content: bytes) -> dict[str, Any]:

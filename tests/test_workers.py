@@ -11,6 +11,7 @@ import pytest
 
 from stores import Store, StoreClosedError, Workers, open_store
 from stores.file_lock import FileLock
+from stores.workers import FileWorkers
 
 TIMEOUT = 30
 ROOT = Path(__file__).parents[1]
@@ -218,6 +219,21 @@ def test_a_worker_that_is_looked_at_while_it_begins_is_alive_in_the_end(store: S
         for looker in lookers:
             looker.join(TIMEOUT)
     assert files(store) == set()
+
+
+def test_a_slow_look_at_a_dead_worker_leaves_the_file_that_a_new_one_has_made_meanwhile(store: Store) -> None:
+    path = Path(store.url.removeprefix("sqlite:///") + ".locks") / "w.worker"
+    dead = FileLock(str(path), create=True)
+    slow = FileLock(str(path), create=False)
+    assert slow.try_lock(shared=True)
+    assert not store.workers.is_alive("w")
+    lock = store.workers.hold("w", {})
+    assert isinstance(store.workers, FileWorkers)
+    store.workers._remove(slow)
+    assert store.workers.is_alive("w")
+    lock.release()
+    for closed in (slow, dead):
+        closed.close()
 
 
 def test_what_a_worker_says_may_be_unreadable_without_making_it_dead(store: Store) -> None:

@@ -43,7 +43,7 @@ from actors.testing import CrashPlan, FakeClock, SimulatedCrash, every_crash_poi
 from domain.events import Passivated, StepFailed, StepStarted, StepSucceeded
 from stores import Store
 from stores.crash import CrashingStore, FaultPlan
-from tests.lives import PATIENCE, bodies, decide, held, kinds, live, log, wait_for
+from tests.lives import PATIENCE, bodies, decide, die, held, kinds, live, log, wait_for
 from tests.scenario_kit import KILLED, World
 
 numbers = itertools.count()
@@ -1212,3 +1212,20 @@ def test_wherever_the_process_dies_around_time_outs_the_promises_are_kept(new_st
         assert run.count("limits: asks") <= 1
     assert {heard for attempt, heard in told if attempt == 1} == {None}
     assert {heard for attempt, heard in told if attempt > 1} <= {None, "half"}
+
+
+def test_a_heartbeat_that_a_death_has_left_behind_is_gone_when_the_task_has_ended(disk: Store) -> None:
+    @step(name="limits: beats once")
+    def beats() -> str:
+        heartbeat("half")
+        return "done"
+
+    @agent(name="limits: left behind")
+    def flow() -> str:
+        return beats()
+
+    die(disk, flow, at="append.after", nth=4)  # the outcome is in the log, the row is not forgotten yet
+    birth = log(disk)[0].birth  # type: ignore[attr-defined]
+    assert disk.recorder.select_heartbeat("t", birth, "1") == (1, '"half"')
+    assert live(disk, flow) == "done"
+    assert disk.recorder.select_heartbeat("t", birth, "1") is None

@@ -3,13 +3,16 @@
 What depends on what, each file only on those above it, and on `domain` and `stores`:
 
     clock, threads, loop                  what time it is; daemon threads of our own; the loop of async agents
+    patience, commit                      a store that is away; the one way into a store
     mapper, view                          rows and events; what a person is told
-    task_log, appender                    what is in the logs; the one place that appends
+    entity_log, task_log, appender        what is in the logs; the one appender of a task
     info, options, naming, definitions    what running code is told; @agent, @step
     runtime, colours                      what a system runs things on; how sync and async code wait
+    mailbox, entity_actor, entities       what entities are asked, who answers, which are in memory
     activation, body                      one incarnation and how it closes; one entry into a body
     raised, recorded, call                errors that arrive as themselves; what the log has of a call; one call
     scope, context                        where in the program code stands; what running code calls
+    entity_ref                            how an entity is asked
     branches, frameworks                  side by side; steps by name
     supervised, worker                    actors whose every end is told; what those of one worker share
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
@@ -42,27 +45,37 @@ def _guard_names() -> None:
 
 _guard_names()
 
+from eventsourcing.domain import event  # noqa: E402  the library's own, for entities
+
 from actors.body import heartbeat  # noqa: E402  after the guard
 from actors.branches import branch, gather, map_steps  # noqa: E402
 from actors.context import patched, step_info, task_info  # noqa: E402
 from actors.definitions import Agent, AsyncAgent, AsyncStep, Step, agent, step  # noqa: E402
+from actors.entity_ref import EntityRef, entity  # noqa: E402
 from actors.frameworks import get_logger, run_step, run_step_async  # noqa: E402
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
 from actors.options import StepOptions  # noqa: E402
 from actors.ref import TaskRef  # noqa: E402
 from actors.system import AgentSystem  # noqa: E402
 from actors.view import StepView, TaskView  # noqa: E402
+from domain.entity import Entity  # noqa: E402
 from domain.errors import (  # noqa: E402
+    AskTimeoutError,
     BlockingCallError,
     DefinitionError,
+    EntityCrashError,
+    EntityError,
+    EntityStoppedError,
     FailTask,
     GivenUp,
     InsideTaskError,
     InvalidTaskIdError,
+    KeyConflictError,
     NestedStepError,
     OutsideTaskError,
     OwnershipLost,
     PerdureError,
+    Rejected,
     ResolveError,
     StepError,
     StepTimeoutError,
@@ -76,6 +89,7 @@ from domain.errors import (  # noqa: E402
     UnknownAgentError,
     UnknownTaskError,
     UnknownTypeError,
+    UnreadableEntityError,
     UnreadableTaskError,
     UnstorableValueError,
 )
@@ -94,11 +108,17 @@ from stores import (  # noqa: E402
 __all__ = [
     "Agent",
     "AgentSystem",
+    "AskTimeoutError",
     "AsyncAgent",
     "AsyncStep",
     "BlockingCallError",
     "DefinitionError",
     "Doubt",
+    "Entity",
+    "EntityCrashError",
+    "EntityError",
+    "EntityRef",
+    "EntityStoppedError",
     "FailTask",
     "Fault",
     "GivenUp",
@@ -106,12 +126,14 @@ __all__ = [
     "InsideTaskError",
     "InvalidStoreURLError",
     "InvalidTaskIdError",
+    "KeyConflictError",
     "NestedStepError",
     "NewerStoreError",
     "NotHappened",
     "OutsideTaskError",
     "OwnershipLost",
     "PerdureError",
+    "Rejected",
     "ResolveError",
     "RetryPolicy",
     "Step",
@@ -137,10 +159,13 @@ __all__ = [
     "UnknownAgentError",
     "UnknownTaskError",
     "UnknownTypeError",
+    "UnreadableEntityError",
     "UnreadableTaskError",
     "UnstorableValueError",
     "agent",
     "branch",
+    "entity",
+    "event",
     "gather",
     "get_logger",
     "heartbeat",

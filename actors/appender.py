@@ -22,8 +22,10 @@ from queue import Empty, SimpleQueue
 
 from eventsourcing.persistence import StoredEvent
 
+from actors.commit import commit
 from actors.mapper import TOKEN_SIZE, token_of
-from actors.task_log import Patience, TaskLog, index_row
+from actors.patience import Patience
+from actors.task_log import TaskLog, index_row
 from domain.events import TaskEvent
 from domain.fold import fold, preview
 from domain.task import AgentTask
@@ -252,23 +254,22 @@ class Appender:
     ) -> bool:
         """Append and fold; False where others were first: their events are folded instead."""
         task, log = self.task, self.log
-        entry = index_row(preview(task, events))
-        away = self._patience.waiter()
-        while True:
-            try:
-                log.recorder.insert_events(rows, entry=entry, expected=(task.birth, task.version), inside=inside)
-            except AppendConflictError as conflict:
-                found = self._read_on()
-                if not found:
-                    raise log.astray(task, conflict.found) from None
-                return token_of(found[0]) == token
-            except StoreUnavailableError as error:
-                away(error)
-                if found := self._read_on():
-                    return token_of(found[0]) == token
-            else:
-                self._fold(events)
-                return True
+        try:
+            found = commit(
+                log.recorder,
+                rows,
+                index_row(preview(task, events)),
+                (task.birth, task.version),
+                read_on=self._read_on,
+                away=self._patience.waiter(),
+                inside=inside,
+            )
+        except AppendConflictError as conflict:
+            raise log.astray(task, conflict.found) from None
+        if found:
+            return token_of(found[0]) == token
+        self._fold(events)
+        return True
 
     def _answered(self, parts: list[_Part]) -> None:
         """Count what these have come to as their answers."""

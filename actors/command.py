@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from actors.mapper import is_stream
 from actors.target import CommandError
 from actors.wording import plain
 from stores import Store, open_store
@@ -59,7 +60,7 @@ def full_id(store: Store, typed: str) -> str:
     recorder = store.recorder
     if not typed or recorder.select_entry(typed) is not None or recorder.select_events(typed, limit=1):
         return typed
-    ids = [row.id for row in recorder.select_entries(prefix=typed)]
+    ids = [row.id for row in recorder.select_entries(prefix=typed) if not is_stream(row.id)]
     if len(ids) > 1:
         more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
         raise CommandError(f"{len(ids):,} tasks have an id that begins with {typed!r}: {', '.join(ids[:SHOWN])}{more}")

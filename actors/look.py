@@ -34,7 +34,7 @@ def list_tasks(
     if status not in (None, *get_args(Status)):
         raise CommandError(f"there is no status {status!r}: it is one of {', '.join(get_args(Status))}")
     with closing(existing(store)) as opened:
-        rows = opened.recorder.select_entries(status=None if status is None else [status], agent=agent)
+        rows = opened.recorder.select_entries(status=get_args(Status) if status is None else [status], agent=agent)
         workers = opened.workers.live()
     if as_json:
         typer.echo(text_of([row_document(row, workers, where(row, workers)) for row in rows]))

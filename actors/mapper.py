@@ -20,7 +20,17 @@ from domain.values import dumps, loads
 
 TOKEN_SIZE = 8
 _CHECKSUM_SIZE = 8
-_HEAD = _CHECKSUM_SIZE + TOKEN_SIZE
+HEAD = _CHECKSUM_SIZE + TOKEN_SIZE
+
+SEPARATOR = "\x1f"
+"""Between topic and id in the name of an entity's stream: no task's id can have it."""
+ENTITY = "entity"
+"""What the index has as the status of an entity."""
+
+
+def is_stream(name: str) -> bool:
+    """Tell the stream of an entity from the id of a task."""
+    return SEPARATOR in name
 
 
 class TaskMapper(Mapper[str]):
@@ -38,20 +48,17 @@ class TaskMapper(Mapper[str]):
         """Give the row of an event, written under an append's token."""
         assert isinstance(domain_event, TaskEvent)  # noqa: S101  narrows the library's type
         task_id, version, topic = domain_event.originator_id, domain_event.originator_version, domain_event.TOPIC
-        rest = token + dumps(domain_event.payload()).encode()
-        return StoredEvent(task_id, version, topic, _checksum(task_id, birth, version, topic, rest) + rest)
+        payload = dumps(domain_event.payload()).encode()
+        return StoredEvent(task_id, version, topic, sealed(task_id, birth, version, topic, token, payload))
 
     def to_domain_event(self, stored_event: StoredEvent, *, birth: str = "") -> TaskEvent:
         """Read a row. `Created` brings its task's birth itself."""
         task_id, version, topic = str(stored_event.originator_id), stored_event.originator_version, stored_event.topic
-        state = stored_event.state
-        rest = state[_CHECKSUM_SIZE:]
         try:
             if version == 1:
-                birth = _birth(rest)
-            if _checksum(task_id, birth, version, topic, rest) != state[:_CHECKSUM_SIZE]:
-                raise ValueError("its checksum does not match: the row was changed after it was written")
-            return revive(topic, task_id, version, _payload(rest))
+                birth = str(_payload(stored_event)[_BIRTH])
+            unsealed(stored_event, birth)
+            return revive(topic, task_id, version, _payload(stored_event))
         except (ValueError, TypeError, IndexError, KeyError, RecursionError) as error:
             raise UnreadableTaskError(
                 f"task {task_id}: version {version} of its log cannot be read: {error}",
@@ -94,20 +101,33 @@ class TaskEvents(EventStore[str]):
 
 def token_of(row: StoredEvent) -> bytes:
     """Give the token of the append that wrote a row."""
-    return row.state[_CHECKSUM_SIZE:_HEAD]
+    return row.state[_CHECKSUM_SIZE:HEAD]
 
 
-def _checksum(task_id: str, birth: str, version: int, topic: str, rest: bytes) -> bytes:
-    head = f"{task_id}\0{birth}\0{version}\0{topic}\0".encode()
+def sealed(stream: str, birth: str, version: int, topic: str, token: bytes, payload: bytes) -> bytes:
+    """Give a row's state: checksum, token and payload."""
+    rest = token + payload
+    return _checksum(stream, birth, version, topic, rest) + rest
+
+
+def unsealed(row: StoredEvent, birth: str) -> None:
+    """Raise ValueError unless a row is as it was sealed, and for this birth."""
+    rest = row.state[_CHECKSUM_SIZE:]
+    checksum = _checksum(str(row.originator_id), birth, row.originator_version, row.topic, rest)
+    if checksum != row.state[:_CHECKSUM_SIZE]:
+        raise ValueError("its checksum does not match: the row was changed after it was written")
+
+
+def _checksum(stream: str, birth: str, version: int, topic: str, rest: bytes) -> bytes:
+    head = f"{stream}\0{birth}\0{version}\0{topic}\0".encode()
     return blake2b(head + rest, digest_size=_CHECKSUM_SIZE).digest()
 
 
-def _payload(rest: bytes) -> list[Any]:
-    payload = loads(rest[TOKEN_SIZE:])
+def _payload(row: StoredEvent) -> list[Any]:
+    payload = loads(row.state[HEAD:])
     if not isinstance(payload, list):
         raise ValueError("it holds no event")  # noqa: TRY004  a fault of the data, not of a type in the program
     return payload
 
 
-def _birth(rest: bytes) -> str:
-    return str(_payload(rest)[Created.STORED.index("birth")])
+_BIRTH = Created.STORED.index("birth")

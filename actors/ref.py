@@ -13,8 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from actors.appender import Appender
 from actors.context import lend_place, refuse_inside_agent, refuse_on_any_loop, refuse_on_loop
 from actors.info import checked
+from actors.patience import CLIENT_PATIENCE
 from actors.runtime import Runtime
-from actors.task_log import CLIENT_PATIENCE, TaskLog
+from actors.task_log import TaskLog
 from actors.view import TaskView, describe
 from domain.errors import PerdureError, TaskFailedError, TaskHeldError, UnknownTaskError
 from domain.events import Completed, Failed, TaskEvent

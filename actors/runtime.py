@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.clock import Clock
 from actors.definitions import step_of
@@ -28,6 +28,7 @@ class Runtime:
         self.value_limit = value_limit
         self.threads = Threads("perdure-body")
         self.commits = Threads("perdure-commit", limit=COMMITTERS)
+        self.entities: Any = None  # the `Entities` of the system, which has made this
         self._loop: SharedLoop | None = None
         self._making = threading.Lock()
 

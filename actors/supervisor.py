@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pykka
 
 from actors.directory import Directory
+from actors.entity_actor import EntityActor
 from actors.supervised import Down
 from actors.task_actor import AgentCrashError, TaskActor
 from actors.worker import Worker
@@ -47,6 +48,9 @@ class Supervisor(pykka.ThreadingActor):
 
         Whatever goes wrong in the answer is reported, and the task's place is given back all the same.
         """
+        if isinstance(down.actor, EntityActor):
+            self._worker.runtime.entities.ended(down)
+            return
         answered = False
         try:
             if isinstance(down.error, OwnershipLost):

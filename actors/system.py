@@ -14,12 +14,15 @@ from actors.clock import Clock
 from actors.colours import AWAITING
 from actors.context import refuse_inside_agent, refuse_on_loop
 from actors.definitions import AnyAgent, find_agent, known_agents
+from actors.entities import Entities
+from actors.entity_ref import ASK_TIMEOUT, EntityRef, checked_entity_id
 from actors.info import VALUE_LIMIT, checked
 from actors.ref import TaskRef
 from actors.runtime import Runtime
 from actors.task_log import TaskLog
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
+from domain.entity import Entity, topic_of
 from domain.errors import DefinitionError, InvalidTaskIdError, SystemClosedError
 from domain.retry import STRIKE_LIMIT
 from domain.task import Status
@@ -29,6 +32,7 @@ from stores.crash import SimulatedCrash
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
+E = TypeVar("E", bound=Entity)
 
 MAX_ACTIVE = 64
 """Tasks that a worker runs at once, unless told otherwise."""
@@ -116,6 +120,8 @@ class AgentSystem:
             except BaseException:
                 self.close()
                 raise
+        else:
+            self._runtime.entities = Entities(store, self._runtime)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,6 +166,8 @@ class AgentSystem:
             if self._tree is not None:
                 with contextlib.suppress(SimulatedCrash):
                     self._tree.stop(self._grace)
+            elif self._runtime.entities is not None:
+                self._runtime.entities.close(self._grace)
         finally:
             self._runtime.close()
             if isinstance(self._given, str):
@@ -317,12 +325,24 @@ class AgentSystem:
         if status is not None and status not in get_args(Status):
             raise ValueError(f"there is no status {status!r}: it is one of {', '.join(get_args(Status))}")
         refuse_on_loop("tasks()", "await tasks_async(…)")
-        rows = self.log.recorder.select_entries(status=status and [status], agent=agent)
+        rows = self.log.recorder.select_entries(status=[status] if status else get_args(Status), agent=agent)
         return [TaskRef(self, row.id) for row in rows]
 
     async def tasks_async(self, *, status: Status | None = None, agent: str | None = None) -> list[TaskRef[Any]]:
         """Do what `tasks` does, without blocking the event loop."""
         return await self._runtime.commits.call(functools.partial(self.tasks, status=status, agent=agent))
+
+    # ------------------------------------------------------------------ entities
+
+    def entity(self, cls: type[E], id: str, *, timeout: float | None = ASK_TIMEOUT) -> EntityRef[E]:
+        """Give an entity by its class and id, to be asked: `system.entity(Budget, "team-7").ask(Budget.spend, 20)`.
+
+        It exists for any id; a client asks as a worker does. `timeout`: seconds to wait for each answer, None for ever.
+        Raises DefinitionError for what is no entity, ValueError for an id that is not 1 to 200 printable characters.
+        """
+        topic_of(cls)
+        _ = self.log
+        return EntityRef(self._runtime.entities, cls, checked_entity_id(id), timeout=timeout)
 
 
 def _unwrap(agent: Any, args: tuple[Any, ...]) -> tuple[AnyAgent, tuple[Any, ...], dict[str, Any]]:

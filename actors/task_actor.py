@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import secrets
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-import domain
-import stores
 from actors.activation import LINGER, Activation, Hints, Refusal
 from actors.appender import Appender
 from actors.context import Outcome, run_agent
@@ -22,6 +18,7 @@ from actors.info import checked
 from actors.raised import step_error_of
 from actors.runtime import Runtime
 from actors.threads import NoThreadError
+from actors.where import where
 from actors.worker import Worker
 from domain.errors import (
     FailTask,
@@ -35,7 +32,7 @@ from domain.errors import (
     UnstorableValueError,
 )
 from domain.events import Held, Released, Restarted, TaskEvent
-from domain.faults import Fault, traceback_of
+from domain.faults import Fault
 from domain.task import FAILED_STEP, FOR_CODE, UNKNOWN_CLASS, UNREADABLE, AgentTask
 from domain.values import decode
 from stores import StoreError
@@ -166,7 +163,7 @@ class TaskActor(EventSourcedActor):
         if isinstance(cause, StoreError | PerdureError):
             raise cause
         if cause is not None:
-            raise AgentCrashError(activation, Fault.of(cause), _where(cause)) from cause
+            raise AgentCrashError(activation, Fault.of(cause), where(cause)) from cause
 
     def _conclude(self, agent: AnyAgent, activation: Activation, outcome: Outcome) -> None:
         """Append what the agent's end means: a value, a failure, a hold; the rest is for the supervisor."""
@@ -185,7 +182,7 @@ class TaskActor(EventSourcedActor):
         elif issubclass(type(error), FailTask):
             append(lambda task, now: task.fail(number, now, Fault.of(error)))
         else:
-            raise AgentCrashError(number, Fault.of(error), _where(error)) from error
+            raise AgentCrashError(number, Fault.of(error), where(error)) from error
 
     def _conclude_failed_step(self, agent: AnyAgent, number: int, error: StepError) -> None:
         fault, append = error.fault, self.rehydrated.append
@@ -225,7 +222,7 @@ def probe(appender: Appender, agent: AnyAgent, runtime: Runtime) -> Refusal | No
     )
     if activation.refused is None and not ends:
         assert error is not None  # noqa: S101  it is no end
-        return Refusal("crash", "", f"its code crashes at {_where(error)} before its next step: {Fault.of(error)}")
+        return Refusal("crash", "", f"its code crashes at {where(error)} before its next step: {Fault.of(error)}")
     return activation.refused
 
 
@@ -234,21 +231,3 @@ def _verdict(event: TaskEvent) -> str:
         return f"restart {event.strikes} in {event.due - event.timestamp:.1f} s"
     assert isinstance(event, Held)  # noqa: S101  a restart or a hold
     return f"held after {event.details['strikes']} crashes in a row"
-
-
-def _where(error: BaseException) -> str:
-    """Name the file and line from which an exception came: the innermost frame of the user's own code."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(traceback_of(error))]
-    users = [place for place in frames if os.path.dirname(place[0]) not in _OURS and not _is_stdlib(place[0])]
-    file, line = (users or frames or [("nowhere", 0)])[-1]
-    return f"{file}:{line}"
-
-
-def _is_stdlib(file: str) -> bool:
-    return file.startswith("<frozen ") or (file.startswith(_STDLIB) and "-packages" not in file)
-
-
-_STDLIB = os.path.dirname(os.__file__) + os.sep
-_OURS = {os.path.dirname(os.path.abspath(module.__file__ or "")) for module in (domain, stores)} | {
-    os.path.dirname(__file__)
-}

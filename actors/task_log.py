@@ -15,7 +15,9 @@ from eventsourcing.application import AggregateNotFoundError, Application
 from eventsourcing.persistence import IntegrityError
 from eventsourcing.utils import Environment, EnvType
 
-from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper
+from actors.entity_log import entity_row
+from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper, is_stream
+from actors.patience import Patience
 from actors.view import call_text, headline
 from domain.errors import PerdureError, TaskConflictError, UnknownTaskError, UnreadableTaskError
 from domain.events import Created
@@ -25,14 +27,6 @@ from domain.values import dumps
 from stores import AppendConflictError, IndexRow, Store, StoreError, StoreUnavailableError, TaskRecorder
 
 logger = logging.getLogger("perdure")
-
-CLIENT_PATIENCE = 30.0
-"""Seconds after which a client gives up on a store that is away."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-"""Seconds between tries at a store that is away: doubled from the first up to the longest."""
-
-QUIET = 1.0
-"""Seconds that one waits for a store that is away before it is said."""
 
 
 class Settable(Protocol):
@@ -44,30 +38,6 @@ class Settable(Protocol):
 
 
 SomeEvent = TypeVar("SomeEvent", bound=Settable)
-
-
-class Patience:
-    """How long to go on trying a store that is away: `limit` seconds, or with None until `over` is set."""
-
-    def __init__(self, limit: float | None = CLIENT_PATIENCE, over: threading.Event | None = None) -> None:
-        self._limit = limit
-        self._over = over or threading.Event()
-
-    def waiter(self) -> Callable[[StoreUnavailableError], None]:
-        """Give what to call each time the store was away: it waits, longer each time, or raises the error at last."""
-        started, pause, told = time.monotonic(), FIRST_PAUSE, False
-
-        def wait(error: StoreUnavailableError) -> None:
-            nonlocal pause, told
-            waited = time.monotonic() - started
-            if (self._limit is not None and waited + pause > self._limit) or self._over.wait(pause):
-                raise error
-            if not told and waited > QUIET:
-                told = True
-                logger.warning("waiting for the store, nothing is lost meanwhile: %s", error)
-            pause = min(pause * 2, LONGEST_PAUSE)
-
-        return wait
 
 
 class TaskLog(Application[str]):
@@ -245,6 +215,8 @@ class TaskLog(Application[str]):
         return self.recorder.rebuild_index(self._row_from_log)
 
     def _row_from_log(self, task_id: str, old: IndexRow | None) -> IndexRow:
+        if is_stream(task_id):
+            return entity_row(self.recorder, task_id)
         try:
             return index_row(self.load(task_id))
         except UnreadableTaskError as error:

@@ -15,6 +15,7 @@ from pykka import ActorDeadError
 
 from actors.definitions import AnyAgent
 from actors.directory import Directory
+from actors.entities import Entities
 from actors.recovery import Recovery
 from actors.runtime import Runtime
 from actors.supervised import Down
@@ -39,7 +40,8 @@ class SupervisionTree:
 
         root supervisor            every actor's end is told to it, once
         ├── recovery               finds what is due; made anew by its supervisor when it dies
-        └── task actors            one for each active task, listed in the directory
+        ├── task actors            one for each active task, listed in the directory
+        └── entity actors          one for each entity in memory, with mailboxes that outlive them
 
     Guaranteed: the worker's lock is held from before the first claim until after the last append.
     """
@@ -60,6 +62,7 @@ class SupervisionTree:
         )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
+        runtime.entities = Entities(log.store, runtime, over=self.worker.over, report=self._report)
         self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._start_recovery)
         self._start_recovery()
 
@@ -107,6 +110,7 @@ class SupervisionTree:
         finally:
             worker.over.set()
             try:
+                worker.runtime.entities.close(LAST_WORD)
                 with suppress(pykka.Timeout):
                     self.supervisor.stop(timeout=LAST_WORD)
             finally:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from actors.definitions import AnyAgent
+from actors.patience import Patience
 from actors.runtime import Runtime
 from actors.supervised import Down
-from actors.task_log import Patience, TaskLog
+from actors.task_log import TaskLog
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,12 @@
     ├── UnknownTypeError            a stored value of a class that this process has not, or not any more so
     ├── StepError                   a step has failed; raised into the agent
     ├── StepTimeoutError            what a step failed with that was given up at its time limit
+    ├── AskTimeoutError             a command was not answered in time
+    ├── EntityError                 about one entity, named in `.topic` and `.entity_id`
+    │   ├── EntityCrashError        its command ended in an error that is no answer
+    │   ├── EntityStoppedError      it was stopped before the command was its turn
+    │   ├── KeyConflictError        the key was used for another command
+    │   └── UnreadableEntityError   a row of its log cannot be read
     └── TaskError                   about one task, named in `.task_id`
         ├── InvalidTaskIdError      an id that no task may have
         ├── UnknownTaskError        the store has no task of that id
@@ -23,6 +29,7 @@
         └── TaskHeldError           it is parked, waiting for a person or for other code
 
     FailTask                        raised *by* an agent: fail this task at once
+    Rejected                        raised *by* an entity's command: its answer is no
     GivenUp (BaseException)         raised by `heartbeat` in a body that was given up: end it
     Suspended (BaseException)       unwinds an agent whose activation has stopped; never to be caught
     └── OwnershipLost               … because another activation of the task is the newest
@@ -127,6 +134,50 @@ class StepTimeoutError(PerdureError, TimeoutError):
     """Raised by nobody: it is what the log says of an attempt given up at its time limit, or without a heartbeat."""
 
 
+class AskTimeoutError(PerdureError, TimeoutError):
+    """Raised when a command was not answered in time.
+
+    One that has not begun is not done later either. One that has may be; asked again with the same key, it gives the
+    first reply.
+    """
+
+
+class EntityError(PerdureError):
+    """The base of the errors about one entity: `topic` names its class, `entity_id` which one."""
+
+    def __init__(self, message: str, *, topic: str, entity_id: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.entity_id = entity_id
+
+
+class EntityCrashError(EntityError):
+    """Raised when a command ended in an error that is no answer; nothing of it was stored. `fault` says how."""
+
+    def __init__(self, message: str, *, topic: str, entity_id: str, fault: Fault) -> None:
+        super().__init__(message, topic=topic, entity_id=entity_id)
+        self.fault = fault
+
+
+class EntityStoppedError(EntityError):
+    """Raised when an entity was stopped for good before a command was its turn; nothing of the command was done."""
+
+
+class KeyConflictError(EntityError):
+    """Raised when a key was used before, for another command or other arguments; nothing of this one was done."""
+
+
+class UnreadableEntityError(EntityError):
+    """Raised when a row of an entity's log cannot be read; `version` is its place in the log.
+
+    Nothing is ever appended to such a log.
+    """
+
+    def __init__(self, message: str, *, topic: str, entity_id: str, version: int) -> None:
+        super().__init__(message, topic=topic, entity_id=entity_id)
+        self.version = version
+
+
 class TaskError(PerdureError):
     """The base of the errors about one task."""
 
@@ -188,6 +239,13 @@ class TaskHeldError(TaskError):
 
 class FailTask(Exception):  # noqa: N818  a control signal says what it does
     """Raise it in an agent to fail the task at once: a business decision, no bug and no strike."""
+
+
+class Rejected(Exception):  # noqa: N818  an answer, and no error of the entity's
+    """Raise it in an entity's command to answer no: whoever asked gets it raised, and nothing of the command is stored.
+
+    It may be subclassed; its arguments are stored as a step's values are, where an agent asks.
+    """
 
 
 class GivenUp(BaseException):

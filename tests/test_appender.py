@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from actors import appender as module
 from actors.appender import Appender, Decide
 from actors.mapper import token_of
-from actors.task_log import Patience, TaskLog, index_row
+from actors.patience import Patience
+from actors.task_log import TaskLog, index_row
 from domain.errors import OwnershipLost, UnknownTaskError, UnreadableTaskError
 from domain.events import StepFailed, StepStarted, StepSucceeded, TaskEvent
 from domain.fold import fold
@@ -46,7 +47,7 @@ def store() -> Iterator[Store]:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again soon: what is tested is what happens then."""
-    monkeypatch.setattr("actors.task_log.FIRST_PAUSE", 0.0005)
+    monkeypatch.setattr("actors.patience.FIRST_PAUSE", 0.0005)
 
 
 def owned(store: Store, plan: Plan | None = None, patience: float = SOON) -> Appender:

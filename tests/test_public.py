@@ -72,7 +72,7 @@ def test_every_error_that_a_caller_may_catch_is_exported() -> None:
 
 # ------------------------------------------------------------------ two colours
 
-NO_TWIN = {"task", "wake", "may_go_on", "will_look_at"}
+NO_TWIN = {"entity", "task", "wake", "may_go_on", "will_look_at"}
 """Methods that never wait for the store."""
 
 
@@ -174,7 +174,7 @@ def test_the_drawn_tree_is_the_tree(module: ModuleType) -> None:
 
 def test_what_must_not_be_caught_by_accident_is_no_exception() -> None:
     roots = {name for name, parent in drawn(domain.errors.__doc__ or "").items() if parent is None}
-    assert roots == {"PerdureError", "FailTask", "GivenUp", "Suspended"}
+    assert roots == {"PerdureError", "FailTask", "GivenUp", "Rejected", "Suspended"}
     assert issubclass(domain.errors.FailTask, Exception)
     for kind in (domain.errors.GivenUp, domain.errors.Suspended):
         assert not issubclass(kind, Exception)
@@ -205,6 +205,7 @@ ROW = IndexRow("t", "birth", 3, 1, "held", "agent", 1.0, 2.0, None, None, 0, "in
 FACTS: dict[str, Any] = {
     "activation": 2,
     "attempts": 3,
+    "entity_id": "team-7",
     "errors": (Fault(("m:Late", "Exception"), "late"), Fault(("m:Declined", "Exception"), "no")),
     "expected": ("birth", 2),
     "fault": Fault(("m:Declined", "Exception"), "no", "trace", ("KeyError: 1",)),
@@ -217,6 +218,7 @@ FACTS: dict[str, Any] = {
     "status": "completed",
     "step": "pay",
     "task_id": "t",
+    "topic": "budget",
     "type_name": "set",
     "unknown_fate": True,
     "url": "sqlite:////tasks.db",

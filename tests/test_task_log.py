@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.appender import Appender
-from actors.task_log import Patience, TaskLog, index_row
+from actors.patience import Patience
+from actors.task_log import TaskLog, index_row
 from domain.errors import (
     OwnershipLost,
     PerdureError,
@@ -38,7 +39,7 @@ def store() -> Iterator[Store]:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again soon: what is tested is what happens then."""
-    monkeypatch.setattr("actors.task_log.FIRST_PAUSE", 0.0005)
+    monkeypatch.setattr("actors.patience.FIRST_PAUSE", 0.0005)
 
 
 def away() -> StoreUnavailableError:

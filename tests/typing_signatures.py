@@ -16,9 +16,12 @@ from actors import (
     AsyncAgent,
     AsyncStep,
     Doubt,
+    Entity,
+    EntityRef,
     FailTask,
     Happened,
     NotHappened,
+    Rejected,
     RetryPolicy,
     Step,
     StepError,
@@ -32,6 +35,8 @@ from actors import (
     Unknown,
     agent,
     branch,
+    entity,
+    event,
     gather,
     get_logger,
     heartbeat,
@@ -251,3 +256,40 @@ def tested() -> None:
         assert_type(run.count("send"), int)
     run_through_crashes(report, "x", plan=[1, 2], store="memory:")
     CrashPlan(1, "body.after")
+
+
+class Budget(Entity):
+    TOPIC = "typed-budget"
+
+    def __init__(self) -> None:
+        self.limit, self.spent = 100, 0
+
+    def spend(self, amount: int, *, why: str = "") -> int:
+        if self.spent + amount > self.limit:
+            raise Rejected(f"{why}: over the limit")
+        self.book(amount)
+        return self.limit - self.spent
+
+    @event("Spent")
+    def book(self, amount: int) -> None:
+        self.spent += amount
+
+
+@agent
+def spender() -> int:
+    budget = entity(Budget, "team-7")
+    assert_type(budget, EntityRef[Budget])
+    return budget.ask(Budget.spend, 20, why="lunch")
+
+
+@agent
+async def async_spender() -> int:
+    return await entity(Budget, "team-7").ask_async(Budget.spend, 20)
+
+
+def asks(system: AgentSystem) -> None:
+    budget = system.entity(Budget, "team-7", timeout=5)
+    assert_type(budget.ask(Budget.spend, 20), int)
+    assert_type(budget.with_key("order-42").ask(Budget.spend, 20, why="order"), int)
+    assert_type(budget.with_timeout(None).ask(Budget.book, 3), None)
+    budget.tell(Budget.book, 3)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from actors import AgentSystem, Doubt, Happened, NotHappened, agent, gather, map_steps, run_step, step, task_info
+from actors import (
+    AgentSystem,
+    Doubt,
+    Entity,
+    Happened,
+    NotHappened,
+    agent,
+    entity,
+    gather,
+    map_steps,
+    run_step,
+    step,
+    task_info,
+)
 
 
 @step
@@ -146,3 +159,30 @@ def seven() -> None: ...
 AgentSystem("memory:", max_active="4")  # refused: a number
 AgentSystem()  # refused: a store is needed
 AgentSystem("memory:", 4)  # refused: options have names
+
+
+class Stock(Entity):
+    TOPIC = "typed-stock"
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def take(self, number: int) -> int:
+        return self.left - number
+
+
+class Other(Entity):
+    TOPIC = "typed-other"
+
+    def take(self, number: int) -> int:
+        return number
+
+
+def asks(system: AgentSystem) -> None:
+    stock = system.entity(Stock, "nuts")
+    stock.ask(Stock.take)  # refused: an argument is missing
+    stock.ask(Stock.take, "many")  # refused: of another type
+    stock.ask(Other.take, 3)  # refused: a command of another entity
+    text: str = stock.ask(Stock.take, 3)  # refused: it gives an int
+    entity(str, "nuts")  # refused: no entity
+    return len(text)  # refused: asks gives nothing

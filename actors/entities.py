@@ -1,0 +1,234 @@
+"""The live entities of one process: who is served by an actor, what waits for it, and what follows its end."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from actors.entity_actor import EntityActor
+from actors.entity_log import EntityLog, stream_of
+from actors.mailbox import Envelope, Mailbox, Restart
+from actors.patience import CLIENT_PATIENCE, Patience
+from actors.runtime import Runtime
+from actors.supervised import Down
+from domain.entity import Entity, topic_of
+from domain.errors import EntityCrashError, EntityStoppedError, SystemClosedError, UnreadableEntityError
+from domain.json_text import Json
+from domain.retry import restart_delay
+from stores import Store, StoreError
+from stores.crash import SimulatedCrash
+
+logger = logging.getLogger("perdure")
+
+MOST_ALIVE = 256
+"""Entities above which one that has nothing to do leaves memory before its time: each has a thread."""
+
+
+class Entities:
+    """Entity to mailbox, and to the actor that serves it; started by a command, gone when nothing is asked.
+
+    Guaranteed: every command that was taken is answered, or is a logged dead letter where nobody waits for the answer,
+    whatever becomes of actors. Not guaranteed: that it is the only process with this entity in memory; the log judges.
+    `report` is told of each end; without a supervisor this answers it itself.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        *,
+        over: threading.Event | None = None,
+        report: Callable[[Down], None] | None = None,
+    ) -> None:
+        self.log = EntityLog(store)
+        self.value_limit = runtime.value_limit
+        self.now = runtime.clock.now
+        self._over = over
+        self._report = report or self.ended
+        self._lock = threading.Lock()
+        self._boxes: dict[str, Mailbox] = {}
+        self._closed = threading.Event()
+        self._gone = threading.Condition(self._lock)
+
+    @property
+    def patience(self) -> Patience:
+        """How long an actor tries a store that is away: a worker's for as long as it lives."""
+        return Patience(CLIENT_PATIENCE) if self._over is None else Patience(None, self._over)
+
+    # ------------------------------------------------------------------ commands
+
+    def send(self, cls: type[Entity], entity_id: str, envelope: Envelope) -> None:
+        """Put a command into its entity's mailbox, and see that it is served. Raises SystemClosedError."""
+        with self._lock:
+            if self._closed.is_set():
+                raise SystemClosedError(
+                    f"{envelope.command.name} of {entity_id}: this AgentSystem was closed; nothing was done"
+                )
+            box = self._box(cls, entity_id)
+            box.queue.append(envelope)
+            box.used = time.monotonic()
+            box.changed.notify_all()
+            missing = self._to_launch(box)
+        if missing:
+            self._launch(box)
+
+    def keep(self, cls: type[Entity], entity_id: str, restart: Restart, group: str) -> None:
+        """Say what follows the ends of an entity's actors from now on; a permanent one is started."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            box = self._box(cls, entity_id)
+            box.restart, box.group = restart, group
+            missing = restart == "permanent" and self._to_launch(box)
+        if missing:
+            self._launch(box)
+
+    def start_again(self, cls: type[Entity], entity_id: str) -> None:
+        """Let an entity that is live begin anew after the command that it is at: it reads its state from its log."""
+        with self._lock:
+            box = self._boxes.get(stream_of(cls, entity_id))
+            if box is not None and box.actor:
+                box.again = True
+                box.changed.notify_all()
+
+    def _box(self, cls: type[Entity], entity_id: str) -> Mailbox:
+        stream = stream_of(cls, entity_id)
+        box = self._boxes.get(stream)
+        if box is None:
+            if len(self._boxes) >= MOST_ALIVE:
+                self._make_room()
+            box = self._boxes[stream] = Mailbox(cls, entity_id, threading.Condition(self._lock))
+        return box
+
+    def _make_room(self) -> None:
+        """Forget mailboxes that only remember a crash, and let the entity leave that has been idle for longest."""
+        for stream, box in list(self._boxes.items()):
+            if not (box.actor or box.queue or box.restart == "permanent"):
+                del self._boxes[stream]
+        idle = [box for box in self._boxes.values() if not (box.queue or box.leave or box.restart == "permanent")]
+        if idle:
+            oldest = min(idle, key=lambda box: box.used)
+            oldest.leave = True
+            oldest.changed.notify_all()
+
+    def _to_launch(self, box: Mailbox) -> bool:
+        """Tell whether an actor has to be launched for a mailbox, and count it as there."""
+        missing, box.actor = not box.actor, True
+        return missing
+
+    def _launch(self, box: Mailbox) -> None:
+        EntityActor.launch(box, box.rests_until - time.monotonic(), self, self._report)
+
+    # ------------------------------------------------------------------ what an actor asks for
+
+    def rest(self, seconds: float) -> None:
+        """Wait, at most until all is closed."""
+        if seconds > 0:
+            self._closed.wait(seconds)
+
+    def next(self, box: Mailbox) -> Envelope | None:
+        """Wait for the next command; None where the actor is to end. What comes until that is told waits for it."""
+        with self._lock:
+            box.changed.wait_for(lambda: self._has_news(box), self._patience_with(box))
+            if box.queue and not box.again and not self._closed.is_set():
+                box.leave = False
+                return box.queue.popleft()
+            return None
+
+    def _has_news(self, box: Mailbox) -> bool:
+        return bool(box.queue) or box.again or box.leave or self._closed.is_set()
+
+    def _patience_with(self, box: Mailbox) -> float | None:
+        return None if box.restart == "permanent" else box.cls.PASSIVATE_AFTER
+
+    def answered(self, box: Mailbox, envelope: Envelope, answer: Json | BaseException) -> None:
+        """Deliver an answer; one that nobody waits for, and that is no plain value, is a dead letter."""
+        with self._lock:
+            box.used = time.monotonic()
+            if not isinstance(answer, EntityCrashError):
+                box.crashes = 0
+        if not envelope.answer(answer) and (isinstance(answer, BaseException) or envelope.job is not None):
+            _dead_letter(box, envelope, answer)
+
+    # ------------------------------------------------------------------ ends
+
+    def ended(self, down: Down) -> None:
+        """Answer an actor's end: what waits goes on with another one, or is refused."""
+        actor, error = down.actor, down.error
+        assert isinstance(actor, EntityActor)  # noqa: S101  only they are told here
+        box, refused = actor.box, list[Envelope]()
+        with self._lock:
+            box.actor = box.again = box.leave = False
+            if isinstance(error, EntityCrashError):
+                box.crashes += 1
+                box.rests_until = time.monotonic() + restart_delay(box.crashes, random.uniform(-1, 1))
+            may, wanted = self._may_start_again(box, error), bool(box.queue) or box.restart == "permanent"
+            if not may:
+                refused, box.queue = list(box.queue), deque()
+            if not may or not (wanted or box.crashes):
+                self._boxes.pop(stream_of(box.cls, box.id), None)
+            box.actor = may and wanted
+            self._gone.notify_all()
+        self._tell(box, error)
+        for envelope in refused:
+            self._refuse(box, envelope, error)
+        if may and wanted:
+            self._launch(box)
+
+    def _may_start_again(self, box: Mailbox, error: BaseException | None) -> bool:
+        """Tell whether what waits for an entity is served by another actor."""
+        if self._closed.is_set():
+            return False
+        if error is None or box.restart == "permanent":
+            return True
+        return isinstance(error, EntityCrashError) and box.restart == "transient"
+
+    def _tell(self, box: Mailbox, error: BaseException | None) -> None:
+        if isinstance(error, EntityCrashError):
+            rest, trace = max(0.0, box.rests_until - time.monotonic()), error.fault.traceback.rstrip()
+            logger.error("%s crashed: %s; it may start again in %.1f s\n%s", box, error.fault, rest, trace)
+        elif error is not None and not isinstance(error, SimulatedCrash):
+            logger.error("%s stopped: %s; its next command starts it again", box, error)
+
+    def _refuse(self, box: Mailbox, envelope: Envelope, error: BaseException | None) -> None:
+        why = f"{box}: {envelope.command.name} was not its turn yet, and nothing of it was done"
+        if self._closed.is_set():
+            answer: BaseException = SystemClosedError(f"{why}: this AgentSystem was closed")
+        elif isinstance(error, StoreError | UnreadableEntityError | SimulatedCrash):
+            answer = error
+        else:
+            answer = EntityStoppedError(f"{why}: it was stopped: {error}", topic=topic_of(box.cls), entity_id=box.id)
+        if envelope.begin() and not envelope.answer(answer):
+            _dead_letter(box, envelope, answer)
+
+    def close(self, timeout: float) -> bool:
+        """Take no more commands, let the running ones end, refuse what waits; tells whether all actors are gone."""
+        with self._lock:
+            self._closed.set()
+            idle = [box for box in self._boxes.values() if not box.actor]
+            for box in self._boxes.values():
+                box.changed.notify_all()
+            waiting = [(box, envelope) for box in idle for envelope in box.queue]
+            for box in idle:
+                del self._boxes[stream_of(box.cls, box.id)]
+        for box, envelope in waiting:
+            self._refuse(box, envelope, None)
+        with self._lock:
+            return self._gone.wait_for(lambda: not self._boxes, timeout)
+
+    # ------------------------------------------------------------------ looking
+
+    def alive(self) -> list[tuple[Mailbox, str]]:
+        """List the entities that have an actor, and what each does."""
+        with self._lock:
+            boxes = [box for box in self._boxes.values() if box.actor]
+            return [(box, f"{len(box.queue)} waiting" if box.queue else "idle") for box in boxes]
+
+
+def _dead_letter(box: Mailbox, envelope: Envelope, answer: Json | BaseException) -> None:
+    what = f"its answer is {answer!s:.200}"
+    logger.warning("dead letter: nobody waits for %s of %s; %s", envelope.command.name, box, what)

@@ -1,0 +1,149 @@
+"""The logs of entities: rows and events, and how a state is loaded, read on, and appended to.
+
+An entity's stream stands in the same table as the tasks', under its class's topic and its id, with a row in the same
+index, by which an append is a compare-and-swap. A row's `state` begins as a task's does (`mapper.py`); its JSON array
+is: 1, the version of the event's class, the time, the fields by name, the receipt, and in the first row the birth.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from eventsourcing.persistence import StoredEvent
+
+from actors.commit import commit
+from actors.mapper import ENTITY, HEAD, SEPARATOR, TOKEN_SIZE, sealed, token_of, unsealed
+from actors.patience import Patience
+from domain.entity import Entity, event_class, topic_of
+from domain.entity_state import AnyEvent, EntityState, Receipt
+from domain.errors import UnreadableEntityError
+from domain.values import decode, dumps, encode, loads
+from stores import IndexRow, Store, StoreUnavailableError, TaskRecorder
+
+FORMAT = 1
+_BASE = ("originator_id", "originator_version", "timestamp", "originator_topic")
+
+
+def stream_of(cls: type[Entity], entity_id: str) -> str:
+    """Give the name of an entity's stream."""
+    return f"{topic_of(cls)}{SEPARATOR}{entity_id}"
+
+
+class EntityLog:
+    """Loads entities, and appends what their commands have decided. Safe in all threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def load(self, cls: type[Entity], entity_id: str, patience: Patience) -> EntityState:
+        """Rehydrate an entity by replay; one without a log is new. Raises UnreadableEntityError, the store's errors."""
+        state = EntityState(cls, entity_id)
+        self.read_on(state, patience)
+        return state
+
+    def read_on(self, state: EntityState, patience: Patience) -> list[StoredEvent]:
+        """Fold what the log has beyond a state, and give its rows. Raises what `load` does."""
+        stream, away = stream_of(state.cls, state.id), patience.waiter()
+        while True:
+            try:
+                rows = list(self._store.recorder.select_events(stream, gt=state.version))
+            except StoreUnavailableError as error:
+                away(error)
+            else:
+                for row in rows:
+                    self._fold(state, row)
+                return rows
+
+    def append(
+        self, state: EntityState, events: Sequence[AnyEvent], receipt: Receipt | None, patience: Patience
+    ) -> bool:
+        """Commit events, then take them for the state; False where others were first: theirs are folded instead.
+
+        Raises what the fold of the events does, UnstorableValueError, both with nothing stored; the store's errors
+        when patience is out.
+        """
+        stream, token = stream_of(state.cls, state.id), os.urandom(TOKEN_SIZE)
+        birth = state.birth or secrets.token_hex(8)
+        receipts = [*[None] * (len(events) - 1), receipt]
+        rows = [_row(e, stream, birth, token, r) for e, r in zip(events, receipts, strict=True)]
+        read = [_read(row, state.id, birth)[0] for row in rows]
+        entity = state.after(read)
+        times = [event.timestamp.timestamp() for event in read]
+        entry = _entry(stream, birth, rows[-1].originator_version, state.created or times[0], times[-1])
+        expected = (state.birth, state.version) if state.version else None
+        away, recorder = patience.waiter(), self._store.recorder
+        found = commit(recorder, rows, entry, expected, read_on=lambda: self.read_on(state, patience), away=away)
+        if found:
+            return token_of(found[0]) == token
+        state.birth = birth
+        state.swap(entity, read, receipt)
+        return True
+
+    def _fold(self, state: EntityState, row: StoredEvent) -> None:
+        try:
+            if row.originator_version != state.version + 1:
+                raise ValueError(f"version {state.version + 1} is expected here")
+            event, receipt, state.birth = _read(row, state.id, state.birth)
+            state.fold(event, receipt)
+        except Exception as error:
+            what = f"{state.topic} {state.id}: version {row.originator_version} of its log"
+            raise UnreadableEntityError(
+                f"{what} cannot be {'read' if isinstance(error, ValueError) else 'folded'}: {error!r:.500}",
+                topic=state.topic,
+                entity_id=state.id,
+                version=row.originator_version,
+            ) from error
+
+
+def _row(event: AnyEvent, stream: str, birth: str, token: bytes, receipt: Receipt | None) -> StoredEvent:
+    kind, version = type(event), event.originator_version
+    fields = {name: encode(value) for name, value in vars(event).items() if name not in _BASE}
+    payload = [FORMAT, getattr(kind, "class_version", 1), event.timestamp.timestamp(), fields, receipt and [*receipt]]
+    if version == 1:
+        payload.append(birth)
+    topic: str = vars(kind)["TOPIC"]
+    return StoredEvent(stream, version, topic, sealed(stream, birth, version, topic, token, dumps(payload).encode()))
+
+
+def _read(row: StoredEvent, entity_id: str, birth: str) -> tuple[AnyEvent, Receipt | None, str]:
+    """Read a row: its event, the receipt that goes with it, and the birth. Raises ValueError."""
+    payload = loads(row.state[HEAD:])
+    if not isinstance(payload, list) or payload[:1] != [FORMAT] or len(payload) not in (5, 6):
+        raise ValueError("it holds no event of an entity, or one that a newer perdure has written")
+    _, class_version, at, fields, receipt, *born = payload
+    birth = str(born[0]) if born else birth
+    unsealed(row, birth)
+    kind: Any = event_class(row.topic)
+    if kind is None:
+        raise ValueError(f"its topic {row.topic!r} is not known to this process: import the entity's class")
+    known = getattr(kind, "class_version", 1)
+    if class_version > known:
+        raise ValueError(f"it is of version {class_version} of {row.topic}, this code knows up to {known}")
+    values = {name: decode(value) for name, value in fields.items()}
+    for older in range(class_version, known):
+        getattr(kind, f"upcast_v{older}_v{older + 1}")(values)
+    if hasattr(kind, "originator_topic") or "originator_topic" in kind.__dataclass_fields__:
+        values["originator_topic"] = str(row.originator_id).partition(SEPARATOR)[0]
+    when = datetime.fromtimestamp(at, UTC)
+    event = kind(originator_id=entity_id, originator_version=row.originator_version, timestamp=when, **values)
+    return event, Receipt(*receipt) if receipt else None, birth
+
+
+def _entry(stream: str, birth: str, head: int, created: float, updated: float) -> IndexRow:
+    topic = stream.partition(SEPARATOR)[0]
+    return IndexRow(stream, birth, head, 0, ENTITY, topic, created, updated)
+
+
+def entity_row(recorder: TaskRecorder, stream: str) -> IndexRow:
+    """Make the index row of an entity again from its log. Raises ValueError where that cannot be read."""
+    rows = list(recorder.select_events(stream))
+    first: Any = loads(rows[0].state[HEAD:])
+    last: Any = loads(rows[-1].state[HEAD:])
+    birth = str(first[5])
+    for row in rows:
+        unsealed(row, birth)
+    return _entry(stream, birth, rows[-1].originator_version, first[2], last[2])

@@ -3,6 +3,7 @@
 What depends on what, each file only on those above it, and on `domain` and `stores`:
 
     clock, threads, loop                  what time it is; daemon threads of our own; the loop of async agents
+    supervised, where                     actors whose every end is told; where an error came from
     patience, commit                      a store that is away; the one way into a store
     mapper, view                          rows and events; what a person is told
     entity_log, task_log, appender        what is in the logs; the one appender of a task
@@ -14,12 +15,12 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     scope, context                        where in the program code stands; what running code calls
     entity_ref                            how an entity is asked
     branches, frameworks                  side by side; steps by name
-    supervised, worker                    actors whose every end is told; what those of one worker share
+    groups, worker                        who begins anew with whom; what the actors of one worker share
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
     directory, supervisor, recovery       who is active; what follows an end; what is due
     tree                                  the supervision tree in one constructor
     replay, history                       one log against today's code; a log as a file
-    ref, system                           TaskRef, AgentSystem
+    ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
     testing                               the kit for users' own tests
     check, render, look, decide, cli, …   the command line
 """
@@ -53,6 +54,7 @@ from actors.context import patched, step_info, task_info  # noqa: E402
 from actors.definitions import Agent, AsyncAgent, AsyncStep, Step, agent, step  # noqa: E402
 from actors.entity_ref import EntityRef, entity  # noqa: E402
 from actors.frameworks import get_logger, run_step, run_step_async  # noqa: E402
+from actors.group_ref import TaskGroup  # noqa: E402
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
 from actors.options import StepOptions  # noqa: E402
 from actors.ref import TaskRef  # noqa: E402
@@ -68,6 +70,7 @@ from domain.errors import (  # noqa: E402
     EntityStoppedError,
     FailTask,
     GivenUp,
+    GroupConflictError,
     InsideTaskError,
     InvalidTaskIdError,
     KeyConflictError,
@@ -122,6 +125,7 @@ __all__ = [
     "FailTask",
     "Fault",
     "GivenUp",
+    "GroupConflictError",
     "Happened",
     "InsideTaskError",
     "InvalidStoreURLError",
@@ -151,6 +155,7 @@ __all__ = [
     "TaskEndedError",
     "TaskError",
     "TaskFailedError",
+    "TaskGroup",
     "TaskHeldError",
     "TaskInfo",
     "TaskRef",

@@ -221,12 +221,12 @@ class Activation:
 
     def unless_stopped(self) -> None:
         """Undo the transaction in which it is called if no body may start any more. Raises StopAsked."""
-        if self.hints.stop.is_set():
+        if self.hints.stop.is_set() or self.task.to_restart:
             raise StopAsked
 
     def must_stop(self) -> bool:
         """Tell whether no further body may start."""
-        return self.closed is not None or self.probe or self.hints.stop.is_set()
+        return self.closed is not None or self.probe or self.hints.stop.is_set() or self.task.to_restart
 
     def stop(self, *, here: bool, cut_off: Sequence[str] = ()) -> NoReturn:
         """Stop between two steps, as asked, or where bodies were cut off; a probe ends this line of execution only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import threading
 import time
 from collections import deque
@@ -33,7 +34,7 @@ class Entities:
 
     Guaranteed: every command that was taken is answered, or is a logged dead letter where nobody waits for the answer,
     whatever becomes of actors. Not guaranteed: that it is the only process with this entity in memory; the log judges.
-    `report` is told of each end; without a supervisor this answers it itself.
+    `report` is told of each end; without a supervisor this answers it itself. `siblings` tells a crash to a group.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Entities:
         self._lock = threading.Lock()
         self._boxes: dict[str, Mailbox] = {}
         self._closed = threading.Event()
+        self.siblings: Callable[[str, str, str, str], None] | None = None
         self._gone = threading.Condition(self._lock)
 
     @property
@@ -107,7 +109,7 @@ class Entities:
     def _make_room(self) -> None:
         """Forget mailboxes that only remember a crash, and let the entity leave that has been idle for longest."""
         for stream, box in list(self._boxes.items()):
-            if not (box.actor or box.queue or box.restart == "permanent"):
+            if not (box.actor or box.queue or box.group):
                 del self._boxes[stream]
         idle = [box for box in self._boxes.values() if not (box.queue or box.leave or box.restart == "permanent")]
         if idle:
@@ -118,6 +120,7 @@ class Entities:
     def _to_launch(self, box: Mailbox) -> bool:
         """Tell whether an actor has to be launched for a mailbox, and count it as there."""
         missing, box.actor = not box.actor, True
+        box.lives += missing
         return missing
 
     def _launch(self, box: Mailbox) -> None:
@@ -154,6 +157,11 @@ class Entities:
         if not envelope.answer(answer) and (isinstance(answer, BaseException) or envelope.job is not None):
             _dead_letter(box, envelope, answer)
 
+    def fell(self, box: Mailbox) -> None:
+        """Tell the siblings of an entity that it has crashed."""
+        if box.group and self.siblings is not None:
+            self.siblings(box.group, box.id, topic_of(box.cls), secrets.token_hex(8))
+
     # ------------------------------------------------------------------ ends
 
     def ended(self, down: Down) -> None:
@@ -169,9 +177,10 @@ class Entities:
             may, wanted = self._may_start_again(box, error), bool(box.queue) or box.restart == "permanent"
             if not may:
                 refused, box.queue = list(box.queue), deque()
-            if not may or not (wanted or box.crashes):
-                self._boxes.pop(stream_of(box.cls, box.id), None)
             box.actor = may and wanted
+            if not (box.actor or box.group or (may and box.crashes)):
+                self._boxes.pop(stream_of(box.cls, box.id), None)
+            box.lives += box.actor
             self._gone.notify_all()
         self._tell(box, error)
         for envelope in refused:
@@ -213,12 +222,10 @@ class Entities:
             for box in self._boxes.values():
                 box.changed.notify_all()
             waiting = [(box, envelope) for box in idle for envelope in box.queue]
-            for box in idle:
-                del self._boxes[stream_of(box.cls, box.id)]
         for box, envelope in waiting:
             self._refuse(box, envelope, None)
         with self._lock:
-            return self._gone.wait_for(lambda: not self._boxes, timeout)
+            return self._gone.wait_for(lambda: not any(box.actor for box in self._boxes.values()), timeout)
 
     # ------------------------------------------------------------------ looking
 

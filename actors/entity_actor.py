@@ -45,6 +45,10 @@ class Post(Protocol):
         """Wait for the next command; None where the actor is to end, and no longer counts as the entity's."""
         ...
 
+    def fell(self, box: Mailbox) -> None:
+        """Tell the siblings of an entity that it has crashed."""
+        ...
+
     def answered(self, box: Mailbox, envelope: Envelope, answer: Json | BaseException) -> None:
         """Deliver an answer."""
         ...
@@ -90,6 +94,7 @@ class EntityActor(SupervisedActor):
         except BaseException as error:
             crash = self._crash(envelope.command, error)
             post.answered(box, envelope, crash)
+            post.fell(box)
             raise crash from error
         post.answered(box, envelope, answer)
         assert state is not None  # noqa: S101  it was loaded

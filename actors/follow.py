@@ -28,6 +28,7 @@ from domain.events import (
     Held,
     Passivated,
     Released,
+    RestartAsked,
     Restarted,
     StepFailed,
     StepStarted,
@@ -153,6 +154,8 @@ class Follower:
                 self._tell_outcome(event)
         elif isinstance(event, Restarted):
             self._tell_crash(event)
+        elif isinstance(event, RestartAsked):
+            self._say("restarts", plain(f"at its next step, after a crash of {event.by}"))
         elif isinstance(event, Passivated):
             self._paused = event.due is not None
             for path in event.cut_off:

@@ -73,10 +73,10 @@ class Envelope:
 class Mailbox:
     """What one entity has to do, and how its actor stands. Guarded by the lock of the directory that made it.
 
-    `actor` is whether one serves it; `again` that it is to begin anew after the command that it is at, with its state
-    read from the log; `leave` that it is to leave memory if it has nothing to do. `crashes` counts those since the last
-    command that was answered, `rests_until` is when it may begin again, `used` when it last had something to do; both
-    by the monotonic clock.
+    `actor` is whether one serves it, `lives` how many have; `again` that it is to begin anew after the command that it
+    is at, with its state read from the log; `leave` that it is to leave memory if it has nothing to do. `crashes`
+    counts those since the last command that was answered, `rests_until` is when it may begin again, `used` when it last
+    had something to do; both by the monotonic clock.
     """
 
     cls: type[Entity]
@@ -86,6 +86,7 @@ class Mailbox:
     group: str = ""
     queue: deque[Envelope] = field(default_factory=deque)
     actor: bool = False
+    lives: int = 0
     again: bool = False
     leave: bool = False
     crashes: int = 0

@@ -15,6 +15,7 @@ from typing import Self
 
 from actors.activation import Hints
 from actors.directory import Directory
+from actors.groups import PermanentEntities
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
 from actors.worker import Worker
@@ -43,7 +44,8 @@ class Recovery(SupervisedActor):
         self._looked_at: set[tuple[str, str, int]] = set()
         self._looked_for: frozenset[str] | None = None
         self._next_look = 0.0
-        self._next_compare = 0.0
+        self._next_compare = self._next_permanent = 0.0
+        self._permanent = PermanentEntities(self._log, worker.runtime.entities, worker.patience)
         created(self)
 
     def may_go_on(self, task_id: str) -> bool:
@@ -80,6 +82,7 @@ class Recovery(SupervisedActor):
         self._remember_held()
         hosted = self._directory.hosted()
         self._look_after(hosted)
+        self._look_after_entities()
         started = self._look_again(hosted)
         passed_over = hosted.keys() | self._directory.resting()
         for row in self._ready(len(passed_over)):
@@ -175,6 +178,14 @@ class Recovery(SupervisedActor):
             row = self._log.recorder.select_entry(task_id)
             if row is None or row.birth != activation.task.birth or row.activation > activation.number:
                 activation.lose(OwnershipLost(f"task {task_id}: ownership lost to another worker"))
+
+    def _look_after_entities(self) -> None:
+        """See that permanent entities are in memory, and that no actor has ended without a word."""
+        if time.monotonic() < self._next_permanent:
+            return
+        self._next_permanent = time.monotonic() + LONGEST_POLL
+        if self._worker.only is None:
+            self._permanent.look()
 
     def _nap(self, pause: float) -> float:
         """Seconds until the next look: the pause, or less where a task is due before."""

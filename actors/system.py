@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import secrets
 import threading
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Self, TypeVar, TypeVarTuple, get_args, overload
+from typing import Any, Self, TypeVar, TypeVarTuple, get_args
 
 from actors.clock import Clock
 from actors.colours import AWAITING
@@ -16,17 +14,19 @@ from actors.context import refuse_inside_agent, refuse_on_loop
 from actors.definitions import AnyAgent, find_agent, known_agents
 from actors.entities import Entities
 from actors.entity_ref import ASK_TIMEOUT, EntityRef, checked_entity_id
-from actors.info import VALUE_LIMIT, checked
+from actors.group_ref import TaskGroup
+from actors.groups import Strategy, checked_strategy
+from actors.info import VALUE_LIMIT
 from actors.ref import TaskRef
 from actors.runtime import Runtime
+from actors.spawning import Spawner
 from actors.task_log import TaskLog
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
 from domain.entity import Entity, topic_of
-from domain.errors import DefinitionError, InvalidTaskIdError, SystemClosedError
+from domain.errors import SystemClosedError
 from domain.retry import STRIKE_LIMIT
 from domain.task import Status
-from domain.values import encode
 from stores import IndexRow, Store, open_store
 from stores.crash import SimulatedCrash
 
@@ -42,7 +42,7 @@ ID_LIMIT = 200
 """Characters that a task's id may have."""
 
 
-class AgentSystem:
+class AgentSystem(Spawner):
     """Spawns tasks into a store, and runs them unless it is a client.
 
         with AgentSystem("sqlite:///tasks.db") as system:
@@ -230,91 +230,16 @@ class AgentSystem:
 
     # ------------------------------------------------------------------ tasks
 
-    @overload
-    def spawn(
-        self,
-        agent: Callable[[*Ts], Coroutine[Any, Any, R]],
-        /,
-        *args: *Ts,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> TaskRef[R]: ...
-    @overload
-    def spawn(
-        self,
-        agent: Callable[[*Ts], R],
-        /,
-        *args: *Ts,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> TaskRef[R]: ...
-    def spawn(
-        self,
-        agent: Callable[[*Ts], Any],
-        /,
-        *args: *Ts,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> TaskRef[Any]:
-        """Make a task of an agent. When it returns, the task is in the store and will be run, whatever dies.
+    @property
+    def _home(self) -> Self:
+        return self
 
-        Idempotent by id: the same agent with the same input gives the task that is there, also when it has ended.
-
-        Args:
-            agent: a function decorated with `@agent`, or a `functools.partial` of one, for keywords.
-            args: its arguments; they are stored, and the agent gets equal ones at each replay.
-            id: 1 to 200 printable characters; a random one where it is left out.
-            tags: texts by name, kept with the task; those of the first spawn stay.
-
-        Raises TypeError for arguments that the agent does not take, UnstorableValueError, InvalidTaskIdError,
-        TaskConflictError where the id is in use otherwise, InsideTaskError in an agent between its steps,
-        StoreUnavailableError after 30 s.
-        """
-        refuse_inside_agent("spawn()", "call it in a step, with an id")
-        refuse_on_loop("spawn()", "await spawn_async(…)")
-        log = self.log
-        definition, args, kwargs = _unwrap(agent, args)
-        bound = definition.signature.bind(*args, **kwargs)
-        arguments = checked([list(bound.args), dict(bound.kwargs)], self._runtime.value_limit)
-        task_id = _checked_id(id) if id is not None else f"{definition.name}-{secrets.token_hex(4)}"
-        labels = _checked_tags(tags or {})
-        if self._agents.get(definition.name) is not definition:
-            self._agents.update(dict.fromkeys(definition.names, definition))
+    def know(self, agent: AnyAgent) -> None:
+        """Take note of an agent, so that its tasks are run here."""
+        if self._agents.get(agent.name) is not agent:
+            self._agents.update(dict.fromkeys(agent.names, agent))
             if self._tree is not None:
                 self._tree.agents_changed()
-        task = log.create(task_id, definition.name, arguments, labels, aliases=definition.names[1:])
-        self.wake()
-        return TaskRef(self, task.id)
-
-    @overload
-    async def spawn_async(
-        self,
-        agent: Callable[[*Ts], Coroutine[Any, Any, R]],
-        /,
-        *args: *Ts,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> TaskRef[R]: ...
-    @overload
-    async def spawn_async(
-        self,
-        agent: Callable[[*Ts], R],
-        /,
-        *args: *Ts,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> TaskRef[R]: ...
-    async def spawn_async(
-        self,
-        agent: Callable[[*Ts], Any],
-        /,
-        *args: *Ts,
-        id: str | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> TaskRef[Any]:
-        """Do what `spawn` does, without blocking the event loop."""
-        refuse_inside_agent("spawn_async()", "call it in a step, with an id")
-        return await self._runtime.commits.call(functools.partial(self.spawn, agent, *args, id=id, tags=tags))
 
     def task(self, id: str) -> TaskRef[Any]:
         """Give a task by its id. Whether the store has it shows when it is asked something."""
@@ -344,32 +269,14 @@ class AgentSystem:
         _ = self.log
         return EntityRef(self._runtime.entities, cls, checked_entity_id(id), timeout=timeout)
 
+    def group(self, name: str, *, strategy: Strategy = "one_for_one") -> TaskGroup:
+        """Give a group of tasks and entities that are supervised together, made when it is first used.
 
-def _unwrap(agent: Any, args: tuple[Any, ...]) -> tuple[AnyAgent, tuple[Any, ...], dict[str, Any]]:
-    kwargs: dict[str, Any] = {}
-    while isinstance(agent, functools.partial):
-        args, kwargs, agent = (*agent.args, *args), {**agent.keywords, **kwargs}, agent.func
-    if not isinstance(agent, AnyAgent):
-        name = getattr(agent, "__qualname__", repr(agent))
-        raise DefinitionError(f"{name} is not an agent: decorate it with @agent before it is spawned")
-    return agent, args, kwargs
+            with system.group("crew", strategy="one_for_all") as crew:
+                crew.spawn(cook, id="cook")
+                crew.spawn(waiter, id="waiter")
 
-
-def _checked_id(id: object) -> str:
-    if not isinstance(id, str) or not 0 < len(id) <= ID_LIMIT:
-        raise InvalidTaskIdError(f"a task's id has 1 to {ID_LIMIT} characters, not {id!r:.250}", task_id=str(id))
-    for index, character in enumerate(id):
-        if not character.isprintable():
-            raise InvalidTaskIdError(
-                f"a task's id has printable characters only; at index {index} there is {character!a}", task_id=id
-            )
-    return id
-
-
-def _checked_tags(tags: object) -> Any:
-    if not isinstance(tags, Mapping):
-        raise TypeError(f"tags are texts by name, not {tags!r}")
-    for name, text in tags.items():
-        if type(name) is not str or type(text) is not str:
-            raise TypeError(f"tags are texts by name, not {name!r}: {text!r}")
-    return encode(dict(tags))
+        The group is in the log; a group of that name is the same from every process. Raises ValueError for a name that
+        is not 1 to 200 printable characters, and for what is no strategy.
+        """
+        return TaskGroup(self, checked_entity_id(name), checked_strategy(strategy))

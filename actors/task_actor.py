@@ -156,6 +156,9 @@ class TaskActor(EventSourcedActor):
                 )
             return events
 
+        if self.task.group:  # before the crash is in the log: a death here is one of the process, not of the task alone
+            cause = f"{self.task.birth} {crash.activation}"
+            self.worker.siblings.begin_anew(self.task.group, self.name, "", cause)
         self.rehydrated.append(decide)
 
     def _tell_why(self, activation: int, cause: BaseException | None) -> None:

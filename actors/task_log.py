@@ -106,15 +106,23 @@ class TaskLog(Application[str]):
                 ) from error
 
     def create(
-        self, task_id: str, agent: str, arguments: Any, tags: Any, parent: str = "", aliases: Collection[str] = ()
+        self,
+        task_id: str,
+        agent: str,
+        arguments: Any,
+        tags: Any,
+        parent: str = "",
+        aliases: Collection[str] = (),
+        group: str = "",
     ) -> AgentTask:
         """Make a task, or give the one that has this id with the same agent and input, ended or not.
 
-        `aliases` are the names that the agent had before.
+        `aliases` are the names that the agent had before, `group` is the group to which it belongs, if any.
         When it returns, the task is in the store. Raises TaskConflictError where the id is in use otherwise; nothing
         is changed then.
         """
-        created = Created(task_id, 1, self.now(), secrets.token_hex(8), agent, arguments, parent, tags, {})
+        options = {"group": group} if group else {}
+        created = Created(task_id, 1, self.now(), secrets.token_hex(8), agent, arguments, parent, tags, options)
         task = fold(None, [created])
         assert task is not None  # noqa: S101
         row = self.mapper.to_stored_event(created, birth=created.birth, token=secrets.token_bytes(TOKEN_SIZE))
@@ -142,9 +150,11 @@ class TaskLog(Application[str]):
         if task is None:
             raise UnknownTaskError(f"task {created.originator_id} was deleted meanwhile", task_id=created.originator_id)
         same = task.agent in names and dumps(task.input) == dumps(created.input)
-        if task.birth == created.birth or same:
+        group = created.options.get("group", "")
+        if task.birth == created.birth or (same and group in ("", task.group)):
             return task
         what = "other input" if task.agent in names else f"agent {task.agent}"
+        what = f"not in group {group}" if same else what
         raise TaskConflictError(
             f"task {task.id} exists already, with {what}: it was spawned as {call_text(task.agent, task.input)}, asked"
             f" for is {call_text(created.agent, created.input)}. Nothing was changed; choose another id",

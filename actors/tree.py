@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -16,6 +17,8 @@ from pykka import ActorDeadError
 from actors.definitions import AnyAgent
 from actors.directory import Directory
 from actors.entities import Entities
+from actors.groups import Siblings
+from actors.patience import Patience
 from actors.recovery import Recovery
 from actors.runtime import Runtime
 from actors.supervised import Down
@@ -57,12 +60,17 @@ class SupervisionTree:
         find: Callable[[str], AnyAgent],
         agents: Callable[[], Collection[str]],
     ) -> None:
+        over = threading.Event()
+        patience = Patience(None, over)
+        entities = runtime.entities = Entities(log.store, runtime, over=over, report=self._report)
+        siblings = Siblings(log, entities, patience)
+        entities.siblings = siblings.begin_anew
         self.worker = Worker(
-            f"w{secrets.token_hex(6)}", log, runtime, strikes, only, find, agents, self._report, self._keep_lock
-        )
+            f"w{secrets.token_hex(6)}", log, runtime, strikes, only, find, agents, self._report, self._keep_lock,
+            siblings, over=over,
+        )  # fmt: skip
         self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
-        runtime.entities = Entities(log.store, runtime, over=self.worker.over, report=self._report)
         self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._start_recovery)
         self._start_recovery()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from actors.definitions import AnyAgent
+from actors.groups import Siblings
 from actors.patience import Patience
 from actors.runtime import Runtime
 from actors.supervised import Down
@@ -19,6 +20,7 @@ class Worker:
 
     `find` gives the agent of a name, `agents` the names that are known; `only` is the one task that may run, if any.
     `keep_lock` sees that the worker's lock is still where others look for it.
+    `siblings` are told when a task of a group crashes.
     `held_here` are the tasks, by id and birth, with the version at which this worker has held them for its code.
     `wake` makes recovery look at once; `stopping` says that no new body starts, `over` that nothing is written.
     """
@@ -32,6 +34,7 @@ class Worker:
     agents: Callable[[], Collection[str]]
     report: Callable[[Down], None]
     keep_lock: Callable[[], None]
+    siblings: Siblings
     held_here: dict[tuple[str, str], int] = field(default_factory=dict)
     wake: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -141,6 +141,7 @@ class Entity(BaseAggregate[str], metaclass=EntityType):
         return "new" if decision is None else decision.entity_id
 
 
+_entities: dict[str, type[Entity]] = {}
 _events: dict[str, type[CanMutateAggregate[str]]] = {}
 
 
@@ -158,6 +159,7 @@ def _register(cls: type[Entity], namespace: dict[str, Any]) -> None:
             f"entity {cls.__qualname__}: {', '.join(waiting)} is an async def, but a command decides at once and waits"
             " for nothing: wait before it, in a step"
         )
+    _entities[topic_of(cls)] = cls
     for value in vars(cls).values():
         if isinstance(value, type) and issubclass(value, CanMutateAggregate) and "TOPIC" in vars(value):
             _events[vars(value)["TOPIC"]] = cast("type[CanMutateAggregate[str]]", value)
@@ -178,3 +180,13 @@ def topic_of(cls: type[Entity]) -> str:
 def event_class(topic: str) -> type[CanMutateAggregate[str]] | None:
     """Give the class of an event by its topic, from a closed table: no row of a log can make us import anything."""
     return _events.get(topic)
+
+
+def find_entity(topic: str) -> type[Entity] | None:
+    """Give the class of an entity by its topic, if this process has it."""
+    return _entities.get(topic)
+
+
+def known_topics() -> frozenset[str]:
+    """Give the topics of the entities that this process has."""
+    return frozenset(_entities)

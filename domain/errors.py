@@ -16,6 +16,7 @@
     ├── EntityError                 about one entity, named in `.topic` and `.entity_id`
     │   ├── EntityCrashError        its command ended in an error that is no answer
     │   ├── EntityStoppedError      it was stopped before the command was its turn
+    │   ├── GroupConflictError      the group is there, with another strategy
     │   ├── KeyConflictError        the key was used for another command
     │   └── UnreadableEntityError   a row of its log cannot be read
     └── TaskError                   about one task, named in `.task_id`
@@ -161,6 +162,10 @@ class EntityCrashError(EntityError):
 
 class EntityStoppedError(EntityError):
     """Raised when an entity was stopped for good before a command was its turn; nothing of the command was done."""
+
+
+class GroupConflictError(EntityError):
+    """Raised when a group is asked for with another strategy than it has; nothing was changed."""
 
 
 class KeyConflictError(EntityError):

@@ -150,6 +150,17 @@ class Restarted(TaskEvent):
     due: float
 
 
+class RestartAsked(TaskEvent):
+    """Another child of the task's group has crashed, and the task is to begin anew at its next step boundary.
+
+    `cause` names that crash, and is unique to it; `by` is the child.
+    """
+
+    TOPIC = "task.restart_asked"
+    cause: str
+    by: str
+
+
 class Passivated(TaskEvent):
     """The activation was stopped on purpose. `cut_off` lists the paths of bodies that did not end within the grace.
 
@@ -208,6 +219,7 @@ EVENTS: dict[str, type[TaskEvent]] = {
         StepSucceeded,
         StepFailed,
         Restarted,
+        RestartAsked,
         Passivated,
         Held,
         Released,

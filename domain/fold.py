@@ -14,6 +14,7 @@ from domain.events import (
     Held,
     Passivated,
     Released,
+    RestartAsked,
     Restarted,
     StepFailed,
     StepStarted,
@@ -30,6 +31,7 @@ def _activated(task: AgentTask, event: Activated) -> None:
     task.activation = event.number
     task.worker, task.waits = event.worker, False
     task.due = event.timestamp
+    task.to_restart = False
 
 
 def _started(task: AgentTask, event: StepStarted) -> None:
@@ -50,6 +52,10 @@ def _step_failed(task: AgentTask, event: StepFailed) -> None:
 
 def _restarted(task: AgentTask, event: Restarted) -> None:
     task.strikes, task.worker, task.due = event.strikes, None, event.due
+
+
+def _restart_asked(task: AgentTask, event: RestartAsked) -> None:
+    task.asked, task.to_restart = event.cause, task.worker is not None
 
 
 def _passivated(task: AgentTask, event: Passivated) -> None:
@@ -76,6 +82,7 @@ _ADVANCE: dict[type[TaskEvent], Callable[[AgentTask, Any], None]] = {
     StepSucceeded: _succeeded,
     StepFailed: _step_failed,
     Restarted: _restarted,
+    RestartAsked: _restart_asked,
     Passivated: _passivated,
     Held: _held,
     Released: _released,

@@ -21,6 +21,7 @@ from domain.events import (
     Held,
     Passivated,
     Released,
+    RestartAsked,
     Restarted,
     StepFailed,
     StepStarted,
@@ -72,6 +73,7 @@ class AgentTask:
         self.input = created.input
         self.parent = created.parent
         self.tags: Any = decode(created.tags)
+        self.group = str(created.options.get("group", ""))
         self.created = self.updated = created.timestamp
         self.due: float | None = created.timestamp
         self.activation = 0
@@ -82,6 +84,7 @@ class AgentTask:
         self.latest: StepRecord | None = None
         self.place = ""
         self.waits = False
+        self.asked, self.to_restart = "", False
         self.scopes: dict[str, int] = {}
         self.keyed: dict[str, str] = {}
         self.places: dict[tuple[str, str], str] = {}
@@ -200,6 +203,15 @@ class AgentTask:
             return [Held(self.id, self.version + 1, now, activation, STRIKES, path, details)]
         due = now + restart_delay(strikes, jitter)
         return [Restarted(self.id, self.version + 1, now, activation, error.to_data(), strikes, due)]
+
+    def ask_to_restart(self, now: float, group: str, *, cause: str, by: str) -> list[TaskEvent]:
+        """Let the task begin anew at its next step boundary, since `by` of its group has crashed; once for each cause.
+
+        Nothing where it is not of that group, or does not run: it has nothing in memory that could be stale.
+        """
+        if self.worker is None or self.group != group or self.asked == cause:
+            return []
+        return [RestartAsked(self.id, self.version + 1, now, cause, by)]
 
     def passivate(
         self, activation: int, now: float, cut_off: list[str], *, due: float | None = None

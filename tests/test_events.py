@@ -14,6 +14,7 @@ FROZEN = {
     ("step.succeeded", 1): ["timestamp", "path", "kind", "name", "digest", "attempt", "value", "source"],
     ("step.failed", 1): ["timestamp", "path", "kind", "name", "digest", "attempt", "error", "retry_at"],
     ("task.restarted", 1): ["timestamp", "activation", "error", "strikes", "due"],
+    ("task.restart_asked", 1): ["timestamp", "cause", "by"],
     ("task.passivated", 1): ["timestamp", "activation", "cut_off"],
     ("task.passivated", 2): ["timestamp", "activation", "cut_off", "due"],
     ("task.held", 1): ["timestamp", "activation", "reason", "path", "details"],

@@ -18,7 +18,7 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     groups, worker                        who begins anew with whom; what the actors of one worker share
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
     directory, supervisor, recovery       who is active; what follows an end; what is due
-    tree                                  the supervision tree in one constructor
+    tree, outline                         the supervision tree in one constructor; trees to look at
     replay, history                       one log against today's code; a log as a file
     ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
     testing                               the kit for users' own tests
@@ -57,6 +57,7 @@ from actors.frameworks import get_logger, run_step, run_step_async  # noqa: E402
 from actors.group_ref import TaskGroup  # noqa: E402
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
 from actors.options import StepOptions  # noqa: E402
+from actors.outline import TreeNode  # noqa: E402
 from actors.ref import TaskRef  # noqa: E402
 from actors.system import AgentSystem  # noqa: E402
 from actors.view import StepView, TaskView  # noqa: E402
@@ -160,6 +161,7 @@ __all__ = [
     "TaskInfo",
     "TaskRef",
     "TaskView",
+    "TreeNode",
     "Unknown",
     "UnknownAgentError",
     "UnknownTaskError",

@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 from actors.command import DEFAULT_STORE, StoreUrl, complain, log_to_stderr, options, result_only
 from actors.decide import release, resolve
 from actors.follow import Signals, conclude, run_task
-from actors.look import list_tasks, show
+from actors.look import list_tasks, show, tree
 from actors.rehearse import check_tasks, replay_task
 from actors.showing import plain_json
 from actors.target import CommandError, load_agent, read_arguments
@@ -125,6 +125,7 @@ def _result(stored: Json) -> str:
 
 app.command("list", epilog="Example:  perdure list --status held")(list_tasks)
 app.command(epilog="Example:  perdure show report-1")(show)
+app.command(epilog="Example:  perdure tree")(tree)
 app.command(epilog="Example:  perdure resolve invoice-7 3 --value '\"txn_1\"' --by ann")(resolve)
 app.command(epilog="Example:  perdure release report-1 --by ann")(release)
 app.command("check", epilog="Example:  perdure check report.py billing.agents")(check_tasks)

@@ -11,9 +11,10 @@ import typer
 
 from actors.command import DEFAULT_STORE, AsJson, StoreUrl, TaskId, complain, existing, full_id, options
 from actors.documents import row_document, task_document, text_of
+from actors.outline import outline_of_store
 from actors.target import CommandError
 from actors.task_log import TaskLog
-from actors.wording import held_text, plain, status_line, traceback_text, where
+from actors.wording import columns, fitted, held_text, plain, status_line, traceback_text, where
 from domain.errors import UnknownTaskError, UnreadableTaskError
 from domain.events import Failed, TaskEvent
 from domain.faults import Fault
@@ -69,6 +70,16 @@ def show(id: TaskId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -
         raise typer.Exit(1)
     if task is not None and not as_json:
         _tell_ending(task, store)
+
+
+def tree(store: StoreUrl = DEFAULT_STORE) -> None:
+    """Draw who works on the store, and on what.
+
+    Living workers with the tasks that they run, groups with their children, and how many tasks are open besides.
+    """
+    with closing(existing(store)) as opened:
+        for line in outline_of_store(TaskLog(opened), where).lines():
+            typer.echo(fitted(plain(line), columns()))
 
 
 def _tell_ending(task: AgentTask, store: str) -> None:

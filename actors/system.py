@@ -17,6 +17,7 @@ from actors.entity_ref import ASK_TIMEOUT, EntityRef, checked_entity_id
 from actors.group_ref import TaskGroup
 from actors.groups import Strategy, checked_strategy
 from actors.info import VALUE_LIMIT
+from actors.outline import TreeNode, outline_of_process
 from actors.ref import TaskRef
 from actors.runtime import Runtime
 from actors.spawning import Spawner
@@ -280,3 +281,11 @@ class AgentSystem(Spawner):
         is not 1 to 200 printable characters, and for what is no strategy.
         """
         return TaskGroup(self, checked_entity_id(name), checked_strategy(strategy))
+
+    def tree(self) -> TreeNode:
+        """Give the supervision tree of this process, as it is now; as a text it is drawn. Nothing is read from the log.
+
+        What other processes run is drawn by `perdure tree`.
+        """
+        _ = self.log
+        return outline_of_process(self._tree, self._runtime.entities)

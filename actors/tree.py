@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
@@ -78,6 +79,10 @@ class SupervisionTree:
         if not self.worker.stopping.is_set():
             self.recovery = Recovery.launch(self.worker, self.directory)
 
+    def infrastructure(self) -> list[tuple[str, str]]:
+        """List the actors that no task has, and how each is."""
+        return [("recovery", "alive" if self.recovery.actor_ref.is_alive() else "being made anew")]
+
     def _report(self, down: Down) -> None:
         with suppress(ActorDeadError):
             self.supervisor.tell(down)
@@ -91,7 +96,7 @@ class SupervisionTree:
         self.worker.wake.set()
 
     def _about(self) -> dict[str, Any]:
-        return {"agents": sorted(self.worker.agents()), "only": self.worker.only}
+        return {"agents": sorted(self.worker.agents()), "only": self.worker.only, "pid": os.getpid()}
 
     def agents_changed(self) -> None:
         """Tell others which agents this worker knows now, and look for work at once."""

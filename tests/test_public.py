@@ -73,7 +73,7 @@ def test_every_error_that_a_caller_may_catch_is_exported() -> None:
 
 # ------------------------------------------------------------------ two colours
 
-NO_TWIN = {"entity", "group", "know", "task", "wake", "may_go_on", "will_look_at"}
+NO_TWIN = {"entity", "group", "know", "task", "tree", "wake", "may_go_on", "will_look_at"}
 """Methods that never wait for the store."""
 
 

@@ -12,8 +12,10 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     scope, context                        where in the program code stands; what running code calls
     branches, frameworks                  side by side; steps by name
     supervised, worker                    actors whose every end is told; what those of one worker share
+    tenure, outage                        the rules of the lease; growing waits for the store
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
-    directory, supervisor, recovery       who is active; what follows an end; what is due
+    directory, supervisor                 who is active; what follows an end
+    lease, recovery                       beats and the frozen; what is due
     tree                                  the supervision tree in one constructor
     replay, history                       one log against today's code; a log as a file
     ref, system                           TaskRef, AgentSystem

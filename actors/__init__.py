@@ -16,8 +16,10 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     entity_ref                            how an entity is asked
     branches, frameworks                  side by side; steps by name
     groups, worker                        who begins anew with whom; what the actors of one worker share
+    tenure, outage                        the rules of the lease; growing waits for the store
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
-    directory, supervisor, recovery       who is active; what follows an end; what is due
+    directory, supervisor                 who is active; what follows an end
+    lease, recovery                       beats and the frozen; what is due
     tree, outline                         the supervision tree in one constructor; trees to look at
     replay, history                       one log against today's code; a log as a file
     ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from actors.appender import Appender, Decide
 from actors.runtime import Runtime
-from domain.errors import StepError, Suspended
+from domain.errors import OwnershipLost, StepError, Suspended
 from domain.journal import Differs
 from domain.task import DIFFERS, IN_DOUBT, AgentTask
 from stores import StoreError
@@ -21,11 +21,14 @@ logger = logging.getLogger("perdure")
 LINGER = 1.0
 """Seconds that a task which only waits keeps its place; what waits for longer is unwound, and costs one row."""
 LOOK_AGAIN = 0.1
-"""Seconds between two looks whether a worker that waits for bodies has given them up."""
+"""Seconds between two looks: whether a worker that waits for bodies has given them up, whether a lease holds again."""
 
 
 class StopAsked(Exception):  # noqa: N818  control flow, caught where it is raised for
-    """Undoes the record of a start that no body may follow: the activation was asked to stop meanwhile."""
+    """Tells that no body may begin any more: the activation was asked to stop. Raised in a transaction, it undoes it.
+
+    Its arguments are the paths of steps whose start is in the log all the same.
+    """
 
 
 @dataclass
@@ -33,13 +36,14 @@ class Hints:
     """What a running activation and its surroundings tell each other, past the mailbox that its agent keeps busy.
 
     `stop` is looked at before each body; after `over` nobody waits for bodies any more. `proven` is called at the first
-    outcome, `lend` while a body waits for a task.
+    outcome, `lend` while a body waits for a task. While not `leased()`, no body begins.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     proven: Callable[[], None] = lambda: None
     lend: Callable[[], AbstractContextManager[None]] = nullcontext
+    leased: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,11 @@ class Activation:
         """Raise what this activation was closed by, if it was."""
         if self.closed is not None:
             raise self.closed.with_traceback(None)
+
+    def check_owned(self) -> None:
+        """Raise what this activation was closed by, if that is the loss of its task to another worker."""
+        if isinstance(self.closed, OwnershipLost):
+            self.check()
 
     def close(self, reason: BaseException) -> NoReturn:
         """Close for good: from now on every call raises `reason`."""

@@ -9,14 +9,14 @@ import random
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
-from actors.activation import StopAsked
+from actors.activation import LOOK_AGAIN, StopAsked
 from actors.appender import Decide
-from actors.body import NO_LIMITS, Body, Ended, limits_of
+from actors.body import NO_LIMITS, Body, Ended, limits_of, was_cancelled
 from actors.colours import asyncio_task
 from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
 from actors.raised import to_data
 from actors.recorded import RecordedCall
-from actors.threads import NoThreadError
+from actors.threads import Job, NoThreadError
 from domain.errors import GivenUp, StepTimeoutError, UnstorableValueError
 from domain.events import TaskEvent
 from domain.faults import Fault
@@ -62,12 +62,14 @@ class StepCall(RecordedCall):
     async def _attempt(self, doubt: str) -> None:
         """Make the next attempt, within what is left of its limits."""
         activation = self.activation
+        waited = await self._await_lease(self._may_go_on)
         self._may_go_on()
         record = activation.task.steps.get(self.path)
         attempt = 1 if record is None else record.attempt + 1
         limits = limits_of(self.settings, None if record is None else record.began, activation.runtime.clock.now())
         was_entered = attempt > 1 or (self.settings.idempotent and activation.number > 1)
         last, cancelled = await self._last_heartbeat() if was_entered else (None, False)
+        cancelled = cancelled or waited
         detail = None if last is None else self._decoded(loads(last), "the last heartbeat")
         body = Body(activation, self._info(attempt, detail), limits or NO_LIMITS)
         if limits is None:
@@ -87,9 +89,9 @@ class StepCall(RecordedCall):
             else:
                 ended = await self._enter("body", body, step.fn, self.args, self.kwargs, is_async=step.is_async)
                 await self._record(attempt, ended)
-        except StopAsked:
+        except StopAsked as asked:
             activation.leave_body(body)
-            activation.stop(here=not self.colour.awaits)
+            activation.stop(here=not self.colour.awaits, cut_off=asked.args)
         except NoThreadError as error:
             activation.leave_body(body)
             activation.wait_for_threads(error, here=not self.colour.awaits)
@@ -231,27 +233,15 @@ class StepCall(RecordedCall):
 
     async def _ask(self, record: StepRecord) -> bool:
         """Ask `on_doubt`, and tell whether it happened, which is in the log then; where nobody can tell, hold."""
-        activation = self.activation
-        key = idempotency_key(activation.task.birth, self.path)
-        facts = (activation.task.id, self.path, self.step.name, record.attempt, record.started)
-        doubt = Doubt(*facts, key, self.args, self.kwargs)
         ask = cast("Callable[..., Any]", self.settings.on_doubt)
-        body = Body(activation, self._info(record.attempt, None))
-        activation.enter_body(body, self.path)
-        try:
-            ended = await self._enter("doubt", body, ask, (doubt,), {}, is_async=False)
-        except NoThreadError as error:
-            activation.leave_body(body)
-            activation.wait_for_threads(error, here=not self.colour.awaits)
-        finally:
-            activation.leave_body(body)
+        ended = await self._enter_doubt(record, ask)
         answer, why = ended.value, ""
         name = getattr(ask, "__name__", "on_doubt")
         if isinstance(answer, NotHappened):
             return False
         if isinstance(answer, Happened):
             try:
-                encoded = checked(answer.value, activation.runtime.value_limit)
+                encoded = checked(answer.value, self.activation.runtime.value_limit)
                 await self._succeed(record.attempt, encoded, "on_doubt")
             except UnstorableValueError as error:
                 why = f"{name} could not tell: {Fault.of(error)}"
@@ -265,6 +255,25 @@ class StepCall(RecordedCall):
             why = f"{name} answered {type(answer).__name__}, not one of Happened, NotHappened, Unknown"
         return self._hold_in_doubt(why)
 
+    async def _enter_doubt(self, record: StepRecord, ask: Callable[..., Any]) -> Ended:
+        """Enter the function that is asked about a step in doubt."""
+        activation = self.activation
+        key = idempotency_key(activation.task.birth, self.path)
+        facts = (activation.task.id, self.path, self.step.name, record.attempt, record.started)
+        doubt = Doubt(*facts, key, self.args, self.kwargs)
+        body = Body(activation, self._info(record.attempt, None))
+        activation.enter_body(body, self.path)
+        try:
+            return await self._enter("doubt", body, ask, (doubt,), {}, is_async=False)
+        except StopAsked as asked:
+            activation.leave_body(body)
+            activation.stop(here=not self.colour.awaits, cut_off=asked.args)
+        except NoThreadError as error:
+            activation.leave_body(body)
+            activation.wait_for_threads(error, here=not self.colour.awaits)
+        finally:
+            activation.leave_body(body)
+
     def _leave_in_doubt(self) -> NoReturn:
         """Stop with a body that its worker has given up because it closes: no failure of the step's own."""
         self.activation.stop(here=not self.colour.awaits, cut_off=[self.path])
@@ -275,6 +284,31 @@ class StepCall(RecordedCall):
         """Stop here where no further body may start."""
         if self.activation.must_stop():
             self.activation.stop(here=not self.colour.awaits)
+
+    async def _await_lease(self, may_go_on: Callable[[], None]) -> bool:
+        """Wait in place while the worker's lease does not hold; tells whether a cancellation from outside came first.
+
+        `may_go_on` is called meanwhile, again and again, and ends the wait by raising.
+        """
+        while not self.activation.hints.leased():
+            may_go_on()
+            try:
+                await self.colour.wait(Job(), LOOK_AGAIN)
+            except BaseException as error:
+                if not was_cancelled(error):
+                    raise
+                return True
+        return False
+
+    def _may_enter(self, kind: str) -> None:
+        """End the wait before a body where the task is lost or all stops; a start that is in the log is in doubt then.
+
+        Raises OwnershipLost, StopAsked.
+        """
+        self.activation.check_owned()
+        if self.activation.hints.stop.is_set():
+            is_recorded = kind == "body" and not self.settings.idempotent
+            raise StopAsked(*([self.path] if is_recorded else []))
 
     async def _append(self, decide: Decide, inside: Callable[[], None] | None = None) -> bool:
         """Append; tells whether a cancellation came meanwhile, which never undoes what is in the log."""
@@ -305,7 +339,13 @@ class StepCall(RecordedCall):
         *,
         is_async: bool,
     ) -> Ended:
-        """Enter a function that touches the world."""
+        """Enter a function that touches the world, when the worker's lease holds and the task is still ours."""
+        cancelled = await self._await_lease(lambda: self._may_enter(kind))
+        self.activation.check_owned()
+        if cancelled:
+            import asyncio  # noqa: PLC0415  who was cancelled has it
+
+            return Ended(error=asyncio.CancelledError("before it was entered"), cancelled=True)
         self._reach(f"{kind}.before", body.info)
         ended = await body.run(self.colour, fn, args, kwargs, is_async=is_async)
         if ended.given_up:

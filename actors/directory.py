@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from actors.task_actor import TaskActor
+from actors.task_log import TaskLog
+from domain.errors import OwnershipLost
 from domain.retry import restart_delay
 
 
@@ -78,6 +80,16 @@ class Directory:
         """List the tasks that have a place, and their actors; None for one that is just starting."""
         with self._changed:
             return dict(self._actors)
+
+    def compare(self, log: TaskLog) -> None:
+        """Look whether the tasks that have a place are still ours; a lost one starts no further body."""
+        for task_id, actor in self.hosted().items():
+            activation = actor.activation if actor is not None else None
+            if activation is None or activation.closed is not None:
+                continue
+            row = log.recorder.select_entry(task_id)
+            if row is None or row.birth != activation.task.birth or row.activation > activation.number:
+                activation.lose(OwnershipLost(f"task {task_id}: ownership lost to another worker"))
 
     def wait_empty(self, timeout: float) -> bool:
         """Wait until no place is taken, at most `timeout` seconds, and not at all any more after `hasten`."""

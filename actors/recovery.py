@@ -1,7 +1,8 @@
 """Recovery is a loop: what is open, due and owned by nobody alive is given an actor.
 
 The index is the timer heap: a restart, a new task, a task whose worker died are all rows that are due. One bad task
-never stops the loop, and a store that is away is met with growing waits.
+never stops the loop, and a store that is away is met with growing waits. Nothing is claimed while this worker's lease
+does not hold.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Self
 from actors.activation import Hints
 from actors.directory import Directory
 from actors.groups import PermanentEntities
+from actors.outage import Outage
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
 from actors.worker import Worker
-from domain.errors import OwnershipLost, PerdureError
+from domain.errors import PerdureError
 from domain.retry import is_suspect
 from domain.task import FOR_CODE, UNREADABLE
 from stores import IndexRow, StoreError
@@ -64,24 +66,28 @@ class Recovery(SupervisedActor):
 
     def live(self) -> None:
         """Loop until the system stops."""
-        pause = FIRST_POLL
+        pause, wake = FIRST_POLL, self._worker.wake
+        outage = Outage("recovery waits", "recovery goes on")
         while not self._worker.stopping.is_set():
-            self._worker.wake.clear()
             try:
                 started = self._round()
+                pause = FIRST_POLL if started else min(pause * 1.5, LONGEST_POLL)
+                nap = 0.0 if started else self._nap(pause, idle=started is not None)
+                outage.over()
             except StoreError as error:
-                started = 0
-                if not self._worker.stopping.is_set():
-                    logger.warning("recovery waits, the store is away: %s", error)
-            pause = FIRST_POLL if started else min(pause * 1.5, LONGEST_POLL)
-            if not started and self._worker.wake.wait(self._nap(pause)):
+                nap = 0.0 if self._worker.stopping.is_set() else outage.met(error)
+            if wake.wait(nap):
                 pause = FIRST_POLL
+            wake.clear()
 
-    def _round(self) -> int:
-        """Look once; returns how many actors were started."""
+    def _round(self) -> int | None:
+        """Look once; returns how many actors were started, None where this worker may claim nothing."""
+        claims = self._worker.tenure.holds()
         self._remember_held()
         hosted = self._directory.hosted()
-        self._look_after(hosted)
+        self._look_after()
+        if not claims:
+            return None
         self._look_after_entities()
         started = self._look_again(hosted)
         passed_over = hosted.keys() | self._directory.resting()
@@ -114,7 +120,13 @@ class Recovery(SupervisedActor):
         if not self._directory.admit(row.id, alone=alone):
             return False
         worker = self._worker
-        hints = Hints(worker.stopping, worker.over, lambda: self._directory.proven(row.id), lambda: self._lend(row.id))
+        hints = Hints(
+            worker.stopping,
+            worker.over,
+            lambda: self._directory.proven(row.id),
+            lambda: self._lend(row.id),
+            worker.tenure.holds,
+        )
         actor = TaskActor.launch(worker, row.id, hints)
         self._directory.enter(row.id, actor)
         return True
@@ -165,34 +177,28 @@ class Recovery(SupervisedActor):
             self._second_looks.popleft()
         return started
 
-    def _look_after(self, hosted: dict[str, TaskActor | None]) -> None:
-        """See that others find our lock, and that our tasks are still ours; a lost one starts no further body."""
+    def _look_after(self) -> None:
+        """See that others find our lock, and that our tasks are still ours."""
         if time.monotonic() < self._next_compare:
             return
         self._next_compare = time.monotonic() + LONGEST_POLL
         self._worker.keep_lock()
-        for task_id, actor in hosted.items():
-            activation = actor.activation if actor is not None else None
-            if activation is None or activation.closed is not None:
-                continue
-            row = self._log.recorder.select_entry(task_id)
-            if row is None or row.birth != activation.task.birth or row.activation > activation.number:
-                activation.lose(OwnershipLost(f"task {task_id}: ownership lost to another worker"))
+        self._directory.compare(self._log)
 
     def _look_after_entities(self) -> None:
-        """See that permanent entities are in memory, and that no actor has ended without a word."""
+        """See that permanent entities are in memory."""
         if time.monotonic() < self._next_permanent:
             return
         self._next_permanent = time.monotonic() + LONGEST_POLL
         if self._worker.only is None:
             self._permanent.look()
 
-    def _nap(self, pause: float) -> float:
-        """Seconds until the next look: the pause, or less where a task is due before."""
-        try:
-            due = self._log.recorder.next_due(self._log.now())
-        except StoreError:
-            return pause
-        if not self._directory.hosted():
+    def _nap(self, pause: float, *, idle: bool) -> float:
+        """Seconds until the next look: the pause, or less where a task is due before.
+
+        `idle` tells that whatever was due has been started, or has no place.
+        """
+        due = self._log.recorder.next_due(self._log.now())
+        if idle and not self._directory.hosted():
             self._worker.runtime.clock.idle(due)
         return pause if due is None else max(0.0, min(pause, due - self._log.now()))

@@ -26,7 +26,7 @@ logger = logging.getLogger("perdure")
 
 
 class Supervisor(pykka.ThreadingActor):
-    """Answers the ends of actors: gives places back, lets rest what fell, and makes recovery anew."""
+    """Answers the ends of actors: gives places back, lets rest what fell, and has what else died made anew, by name."""
 
     use_daemon_thread = True
 
@@ -35,7 +35,7 @@ class Supervisor(pykka.ThreadingActor):
         worker: Worker,
         directory: Directory,
         place_free: Callable[[str], None],
-        rebuild: Callable[[], None],
+        rebuild: Callable[[str], None],
     ) -> None:
         super().__init__()
         self._worker = worker
@@ -74,7 +74,7 @@ class Supervisor(pykka.ThreadingActor):
         elif not self._worker.over.is_set():
             logger.error("%s ended by an error that is not its agent's", down.name, exc_info=error)
             if not isinstance(down.actor, TaskActor) and not self._worker.over.wait(FIRST_DELAY):
-                self._rebuild()
+                self._rebuild(down.name)
 
 
 def _fell(error: BaseException | None) -> bool:

@@ -22,6 +22,7 @@ from actors.ref import TaskRef
 from actors.runtime import Runtime
 from actors.spawning import Spawner
 from actors.task_log import TaskLog
+from actors.tenure import LEASE, SHORTEST_LEASE
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
 from domain.entity import Entity, topic_of
@@ -62,6 +63,8 @@ class AgentSystem(Spawner):
         max_active: how many tasks may run at the same time; the rest wait as rows.
         strikes: crashes in a row at which a task is held; None for no limit.
         grace: seconds that bodies have to end when the system closes; what has not ended then is in doubt.
+        lease: seconds after which a worker that is frozen, and so neither dead nor at work, may be robbed of its tasks;
+            it beats four times in each, by real time whatever the clock. At least 0.1.
         only: the id of the one task that this worker may run.
         value_limit: bytes that one stored value, input or result may take; above 256 KiB there is a warning.
         clock: what tells it the time; by default the machine's own. For tests there is `actors.testing.FakeClock`.
@@ -75,6 +78,7 @@ class AgentSystem(Spawner):
         max_active: int = MAX_ACTIVE,
         strikes: int | None = STRIKE_LIMIT,
         grace: float = GRACE,
+        lease: float = LEASE,
         only: str | None = None,
         value_limit: int = VALUE_LIMIT,
         clock: Clock | None = None,
@@ -85,11 +89,14 @@ class AgentSystem(Spawner):
             raise ValueError("max_active, strikes and value_limit are whole numbers from 1")
         if not (math.isfinite(grace) and grace >= 0):
             raise ValueError("grace is a number of seconds, finite and not negative")
+        if not (math.isfinite(lease) and lease >= SHORTEST_LEASE):
+            raise ValueError(f"lease is a number of seconds, finite and at least {SHORTEST_LEASE:g}")
         self._given = store
         self._run = run
         self._max_active = max_active
         self._strikes = strikes
         self._grace = grace
+        self._lease = lease
         self._only = only
         self._runtime = Runtime(clock, value_limit)
         self._log: TaskLog | None = None
@@ -115,6 +122,7 @@ class AgentSystem(Spawner):
                     max_active=self._max_active,
                     strikes=self._strikes,
                     only=self._only,
+                    lease=self._lease,
                     find=self._find,
                     agents=self._known,
                 )

@@ -104,7 +104,8 @@ class TaskActor(EventSourcedActor):
         return refusal is None
 
     def _claim(self, task: AgentTask, now: float, *, release: bool) -> list[TaskEvent]:
-        if self.worker.stopping.is_set() or not self.worker.owns_or_may_take(task.worker):
+        worker = self.worker
+        if worker.stopping.is_set() or not worker.tenure.holds() or not worker.owns_or_may_take(task.worker):
             return []
         token, limit = secrets.token_hex(4), self.worker.strikes
         return task.activate(now, worker=self.worker.id, token=token, limit=limit, release=release)

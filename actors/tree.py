@@ -19,12 +19,14 @@ from actors.definitions import AnyAgent
 from actors.directory import Directory
 from actors.entities import Entities
 from actors.groups import Siblings
+from actors.lease import Lease
 from actors.patience import Patience
 from actors.recovery import Recovery
 from actors.runtime import Runtime
 from actors.supervised import Down
 from actors.supervisor import Supervisor
 from actors.task_log import TaskLog
+from actors.tenure import Tenure
 from actors.worker import Worker
 from domain.errors import OwnershipLost, PerdureError
 from domain.events import TaskEvent
@@ -36,18 +38,20 @@ logger = logging.getLogger("perdure")
 QUIET = 0.5
 """Seconds that a stop may take before it says what it waits for."""
 LAST_WORD = 1.0
-"""Seconds that recovery and the supervisor get to end, once the tasks have."""
+"""Seconds that recovery, the lease and the supervisor get to end, each, once the tasks have."""
 
 
 class SupervisionTree:
     """One worker at work.
 
         root supervisor            every actor's end is told to it, once
-        ├── recovery               finds what is due; made anew by its supervisor when it dies
+        ├── lease                  beats, and watches the beats of other workers
+        ├── recovery               finds what is due
         ├── task actors            one for each active task, listed in the directory
         └── entity actors          one for each entity in memory, with mailboxes that outlive them
 
-    Guaranteed: the worker's lock is held from before the first claim until after the last append.
+    Lease and recovery are made anew by their supervisor when they die. Guaranteed: the worker's lock is held from
+    before the first claim until after the last append.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class SupervisionTree:
         max_active: int,
         strikes: int | None,
         only: str | None,
+        lease: float,
         find: Callable[[str], AnyAgent],
         agents: Callable[[], Collection[str]],
     ) -> None:
@@ -67,21 +72,27 @@ class SupervisionTree:
         siblings = Siblings(log, entities, patience)
         entities.siblings = siblings.begin_anew
         self.worker = Worker(
-            f"w{secrets.token_hex(6)}", log, runtime, strikes, only, find, agents, self._report, self._keep_lock,
-            siblings, over=over,
-        )  # fmt: skip
+            f"w{secrets.token_hex(6)}",
+            *(log, runtime, strikes, only, find, agents, self._report, self._keep_lock, siblings, Tenure(lease)),
+            over=over,
+        )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
-        self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._start_recovery)
-        self._start_recovery()
+        self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._launch)
+        self._launch("lease")
+        self._launch("recovery")
 
-    def _start_recovery(self) -> None:
-        if not self.worker.stopping.is_set():
+    def _launch(self, name: str) -> None:
+        """Start one of the actors that a worker has one of, for the first time or anew."""
+        if name == "lease" and not self.worker.over.is_set():
+            self.lease = Lease.launch(self.worker, self.directory)
+        elif name == "recovery" and not self.worker.stopping.is_set():
             self.recovery = Recovery.launch(self.worker, self.directory)
 
     def infrastructure(self) -> list[tuple[str, str]]:
         """List the actors that no task has, and how each is."""
-        return [("recovery", "alive" if self.recovery.actor_ref.is_alive() else "being made anew")]
+        parts = {"lease": self.lease, "recovery": self.recovery}
+        return [(name, "alive" if part.actor_ref.is_alive() else "is made anew") for name, part in parts.items()]
 
     def _report(self, down: Down) -> None:
         with suppress(ActorDeadError):
@@ -124,6 +135,7 @@ class SupervisionTree:
             worker.over.set()
             try:
                 worker.runtime.entities.close(LAST_WORD)
+                self.lease.actor_stopped.wait(LAST_WORD)
                 with suppress(pykka.Timeout):
                     self.supervisor.stop(timeout=LAST_WORD)
             finally:

@@ -12,6 +12,7 @@ from actors.patience import Patience
 from actors.runtime import Runtime
 from actors.supervised import Down
 from actors.task_log import TaskLog
+from actors.tenure import Tenure
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Worker:
     `find` gives the agent of a name, `agents` the names that are known; `only` is the one task that may run, if any.
     `keep_lock` sees that the worker's lock is still where others look for it.
     `siblings` are told when a task of a group crashes.
+    `tenure` is its lease; while that does not hold, nothing is claimed and no body starts.
     `held_here` are the tasks, by id and birth, with the version at which this worker has held them for its code.
     `wake` makes recovery look at once; `stopping` says that no new body starts, `over` that nothing is written.
     """
@@ -35,6 +37,7 @@ class Worker:
     report: Callable[[Down], None]
     keep_lock: Callable[[], None]
     siblings: Siblings
+    tenure: Tenure = field(default_factory=Tenure)
     held_here: dict[tuple[str, str], int] = field(default_factory=dict)
     wake: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -46,5 +49,10 @@ class Worker:
         return Patience(None, self.over)
 
     def owns_or_may_take(self, owner: str | None) -> bool:
-        """Tell whether a task of that owner may be claimed: nobody's, our own, or that of a worker that is dead."""
-        return owner in (None, self.id) or not self.log.store.workers.is_alive(owner)
+        """Tell whether a task of that owner may be claimed: nobody's, our own, or that of a dead or frozen worker."""
+        return owner in (None, self.id) or self._is_frozen(owner) or not self.log.store.workers.is_alive(owner)
+
+    def _is_frozen(self, owner: str) -> bool:
+        """Tell whether a worker is frozen, and has not beaten since that was seen either."""
+        count = self.tenure.frozen_at(owner)
+        return count is not None and self.log.recorder.select_beats().get(owner, (0,))[0] == count

@@ -249,6 +249,15 @@ class _CrashingRecorder(TaskRecorder):
     def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
         self._inner.delete_heartbeats(task_id, path)
 
+    def save_beat(self, worker: str, count: int, lease: float) -> None:
+        self._inner.save_beat(worker, count, lease)  # no crash point: how many there are must not depend on the time
+
+    def select_beats(self) -> dict[str, tuple[int, float]]:
+        return self._inner.select_beats()
+
+    def delete_beat(self, worker: str) -> None:
+        self._inner.delete_beat(worker)
+
     def select_ids(self) -> list[str]:
         return self._inner.select_ids()
 

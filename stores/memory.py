@@ -25,6 +25,7 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         es_popo.POPOAggregateRecorder.__init__(self)
         self._index: dict[str, IndexRow] = {}
         self._heartbeats: dict[str, dict[str, tuple[str, int, str]]] = {}
+        self._beats: dict[str, tuple[int, float]] = {}
         Resource.__init__(self, url)
 
     def insert_events(  # type: ignore[override]  # see TaskRecorder
@@ -149,6 +150,21 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
                 self._heartbeats.pop(task_id, None)
             else:
                 self._heartbeats.get(task_id, {}).pop(path, None)
+
+    def save_beat(self, worker: str, count: int, lease: float) -> None:
+        self.check()
+        with self._database_lock:
+            self._beats[worker] = count, lease
+
+    def select_beats(self) -> dict[str, tuple[int, float]]:
+        self.check()
+        with self._database_lock:
+            return dict(self._beats)
+
+    def delete_beat(self, worker: str) -> None:
+        self.check()
+        with self._database_lock:
+            self._beats.pop(worker, None)
 
     def select_ids(self) -> list[str]:
         self.check()

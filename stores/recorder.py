@@ -16,7 +16,7 @@ RowOf = Callable[[str, IndexRow | None], IndexRow | None]
 
 
 class TaskRecorder(ApplicationRecorder):
-    """Stored events and the task index, changed together or not at all; and heartbeats beside them.
+    """Stored events and the task index, changed together or not at all; heartbeats and workers' beats beside them.
 
     Guarantee: an append that returned is committed, and survives what its store's docstring says; one that
     raised AppendConflictError, IntegrityError or an error of `inside` has left nothing. Any thread may
@@ -134,6 +134,22 @@ class TaskRecorder(ApplicationRecorder):
 
         Not guaranteed: that none comes later, from a body that is still running.
         """
+
+    @abstractmethod
+    def save_beat(self, worker: str, count: int, lease: float) -> None:
+        """Set the one beat of a worker; committed when it returns. Any count replaces any other.
+
+        `count`: how often it has beaten. `lease`: seconds for which it is to be taken for alive without a further one.
+        Whether there is such a worker is not asked.
+        """
+
+    @abstractmethod
+    def select_beats(self) -> dict[str, tuple[int, float]]:
+        """Give count and lease of each worker's last beat."""
+
+    @abstractmethod
+    def delete_beat(self, worker: str) -> None:
+        """Delete the beat of a worker; none is no error. Not guaranteed: that none comes later."""
 
     @abstractmethod
     def select_ids(self) -> list[str]:

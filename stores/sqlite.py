@@ -10,7 +10,7 @@ from uuid import UUID
 import eventsourcing.sqlite as es_sqlite
 from eventsourcing.persistence import StoredEvent
 
-from stores import heartbeats, task_index
+from stores import beats, heartbeats, task_index
 from stores.errors import AppendConflictError
 from stores.file_lock import locked, os_errors
 from stores.recorder import RowOf, TaskRecorder, check_append
@@ -22,7 +22,7 @@ from stores.workers import FileWorkers
 BUSY_TIMEOUT = 30.0
 """Seconds to wait for another process that has the file locked; `?timeout=` in the URL says otherwise."""
 
-_LATER = {"heartbeats": heartbeats.CREATE, "task_held": task_index.CREATE_HELD}
+_LATER = {"heartbeats": heartbeats.CREATE, "task_held": task_index.CREATE_HELD, "beats": beats.CREATE}
 """What the first files were made without: by name, how to make it.
 
 An opening adds it to such a file and leaves `user_version` alone: an older perdure knows nothing of it and needs
@@ -182,6 +182,15 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
     def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
         sql, key = (heartbeats.DELETE, [task_id]) if path is None else (heartbeats.DELETE_ONE, [task_id, path])
         self.datastore.write(lambda cursor: cursor.execute(sql, key))
+
+    def save_beat(self, worker: str, count: int, lease: float) -> None:
+        self.datastore.write(lambda cursor: cursor.execute(beats.SAVE, (worker, count, lease)))
+
+    def select_beats(self) -> dict[str, tuple[int, float]]:
+        return {worker: (count, lease) for worker, count, lease in self.datastore.read(beats.SELECT)}
+
+    def delete_beat(self, worker: str) -> None:
+        self.datastore.write(lambda cursor: cursor.execute(beats.DELETE, (worker,)))
 
     def select_ids(self) -> list[str]:
         return [task_id for (task_id,) in self.datastore.read(self._select_ids)]

@@ -135,6 +135,16 @@ class Program:
         self.kill()
         return self._heard.decode().strip()
 
+    def freeze(self) -> None:
+        """Stop it where it stands, and wait until all of it does."""
+        self._process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), f"the program has ended instead:\n{self.errors}"
+
+    def thaw(self) -> None:
+        """Let a frozen one go on."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """Kill it, if it still runs, and leave nothing open."""
         self._process.kill()
@@ -212,6 +222,13 @@ class World:
         """Open the store's file with nothing of ours in between."""
         with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
             yield connection
+
+    def freeze(self, *programs: Program) -> None:
+        """Freeze programs, none of them in the middle of a commit: it would keep the store locked for everybody."""
+        with self.database() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for program in programs:
+                program.freeze()
 
     def rows(self, task: str) -> list[tuple[int, bytes]]:
         """Give the versions and bytes of a task's log."""

@@ -57,6 +57,15 @@ def test_a_crash_at_a_heartbeat_leaves_what_was_committed(disk: Store, point: st
     assert disk.recorder.select_heartbeat("a", "birth", "1") == kept
 
 
+def test_beats_are_no_crash_points(disk: Store) -> None:
+    plan = CrashPlan(1)
+    store = CrashingStore(disk, plan)
+    store.recorder.save_beat("w", 1, 1.0)
+    assert store.recorder.select_beats() == {"w": (1, 1.0)}
+    store.recorder.delete_beat("w")
+    assert plan.points == []
+
+
 def test_after_a_crash_the_store_refuses_everything(disk: Store) -> None:
     plan = CrashPlan(1, "body.before")
     store = CrashingStore(disk, plan)
@@ -80,6 +89,9 @@ def test_after_a_crash_the_store_refuses_everything(disk: Store) -> None:
         lambda: store.recorder.save_heartbeat("a", "birth", "1", 1, ""),
         lambda: store.recorder.select_heartbeat("a", "birth", "1"),
         lambda: store.recorder.delete_heartbeats("a"),
+        lambda: store.recorder.save_beat("w", 1, 1.0),
+        store.recorder.select_beats,
+        lambda: store.recorder.delete_beat("w"),
         lambda: store.workers.hold("v", {}),
         lambda: store.workers.is_alive("w"),
         store.workers.live,

@@ -72,7 +72,7 @@ def test_the_tree_of_a_process_has_its_supervisors_and_the_actors_under_each(sto
         assert entered.wait(SOON)
         lines = str(system.tree()).splitlines()
         assert lines[0].startswith("supervisor w")
-        assert "├── recovery  alive" in lines
+        assert lines[1:3] == ["├── lease  alive", "├── recovery  alive"]
         at = lines.index("├── group crew")
         assert lines[at + 1 : at + 3] == [
             "│   ├── task a  outline.stands  running  step 1 stands",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -167,6 +168,7 @@ def told_of(log: TaskLog) -> list[Down]:
     """Run task-1 in an actor of its own, and give what its supervisor is told until its thread has ended."""
     told: list[Down] = []
     worker = Worker("w1", log, Runtime(), 3, None, find_agent, known_agents, told.append, lambda: None)
+    worker.tenure.renew(monotonic())
     actor = TaskActor.launch(worker, "task-1", Hints())
     assert actor.actor_stopped.wait(10)
     return told

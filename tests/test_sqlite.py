@@ -280,6 +280,11 @@ def test_a_heartbeat_waits_for_another_process_no_longer_than_an_append(store: S
     store.recorder.save_heartbeat("a", "birth", "1", 1, "")
 
 
+def test_a_beat_that_returned_is_there_for_another_process(store: SQLiteStore, path: Path) -> None:
+    store.recorder.save_beat("w", 7, 2.5)
+    assert run("say(open_store(f'sqlite:///{sys.argv[1]}').recorder.select_beats())", path) == ["{'w': (7, 2.5)}"]
+
+
 def test_a_heartbeat_does_not_keep_a_store_that_is_in_a_hurry(path: Path) -> None:
     with SQLiteStore(str(path), timeout=TIMEOUT) as store, raw(path) as connection:
         connection.execute("BEGIN IMMEDIATE")

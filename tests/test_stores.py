@@ -359,6 +359,20 @@ def test_threads_that_beat_at_once_leave_the_highest_attempt(store: Store) -> No
     assert store.recorder.select_heartbeat("a", "x", "1") == (40, "40")
 
 
+def test_a_beat_is_overwritten_by_the_next_whatever_it_counts_until_it_is_deleted(store: Store) -> None:
+    recorder = store.recorder
+    assert recorder.select_beats() == {}
+    for count, lease in [(1, 10.0), (2, 10.0), (1, 2.5), (2**40, 0.1)]:
+        recorder.save_beat("w", count, lease)
+        assert recorder.select_beats() == {"w": (count, lease)}
+    recorder.save_beat("v", 1, 3.0)
+    assert recorder.select_beats() == {"w": (2**40, 0.1), "v": (1, 3.0)}
+    for worker in ("w", "w", "nobody"):
+        recorder.delete_beat(worker)
+    assert recorder.select_beats() == {"v": (1, 3.0)}
+    assert contents(store) == ([], {})
+
+
 def test_ready_is_what_is_due_known_and_not_of_a_busy_owner(store: Store) -> None:
     late = create(store, "a", due=3.0)
     early = create(store, "b", due=1.0, owner="dead")
@@ -448,6 +462,9 @@ def test_after_close_everything_says_so(store: Store) -> None:
         lambda: recorder.save_heartbeat("a", "x", "1", 1, ""),
         lambda: recorder.select_heartbeat("a", "x", "1"),
         lambda: recorder.delete_heartbeats("a"),
+        lambda: recorder.save_beat("w", 1, 1.0),
+        recorder.select_beats,
+        lambda: recorder.delete_beat("w"),
     ):
         with pytest.raises(StoreClosedError, match="closed"):
             use()

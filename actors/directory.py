@@ -45,9 +45,11 @@ class Directory:
             if task_id in self._actors:
                 self._actors[task_id] = actor
 
-    def leave(self, task_id: str, *, fell: bool = False) -> None:
-        """Give a place back; one that fell by no fault of its agent's rests a little longer each time."""
+    def leave(self, task_id: str, actor: TaskActor, *, fell: bool = False) -> None:
+        """Give an actor's place back; one that fell by no fault of its agent's rests a little longer each time."""
         with self._changed:
+            if self._actors.get(task_id) not in (None, actor):  # it was given back already, and has another actor
+                return
             self._actors.pop(task_id, None)
             falls, _ = self._falls.pop(task_id, (0, 0.0))
             if fell:

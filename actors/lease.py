@@ -48,6 +48,7 @@ class Lease(SupervisedActor):
             try:
                 self._beat(began)
                 self._watch()
+                self._worker.look_after()
             except StoreError as error:
                 pause = 0.0 if self._worker.over.is_set() else outage.met(error)
             else:

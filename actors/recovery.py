@@ -182,7 +182,7 @@ class Recovery(SupervisedActor):
         if time.monotonic() < self._next_compare:
             return
         self._next_compare = time.monotonic() + LONGEST_POLL
-        self._worker.keep_lock()
+        self._worker.look_after()
         self._directory.compare(self._log)
 
     def _look_after_entities(self) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import pykka
 
 from actors.directory import Directory
-from actors.entity_actor import EntityActor
 from actors.supervised import Down
 from actors.task_actor import AgentCrashError, TaskActor
 from actors.worker import Worker
@@ -48,9 +47,6 @@ class Supervisor(pykka.ThreadingActor):
 
         Whatever goes wrong in the answer is reported, and the task's place is given back all the same.
         """
-        if isinstance(down.actor, EntityActor):
-            self._worker.runtime.entities.ended(down)
-            return
         answered = False
         try:
             if isinstance(down.error, OwnershipLost):
@@ -63,7 +59,8 @@ class Supervisor(pykka.ThreadingActor):
                 logger.error("the end of %s could not be answered; its log decides", down.name, exc_info=error)
         finally:
             if isinstance(down.actor, TaskActor):
-                self._directory.leave(down.name, fell=_fell(down.error) or not answered or not down.actor.claimed)
+                fell = _fell(down.error) or not answered or not down.actor.claimed
+                self._directory.leave(down.name, down.actor, fell=fell)
                 self._place_free(down.name)
 
     def _answer(self, down: Down, error: BaseException) -> None:

@@ -18,12 +18,13 @@ from pykka import ActorDeadError
 from actors.definitions import AnyAgent
 from actors.directory import Directory
 from actors.entities import Entities
+from actors.entity_actor import EntityActor
 from actors.groups import Siblings
 from actors.lease import Lease
 from actors.patience import Patience
 from actors.recovery import Recovery
 from actors.runtime import Runtime
-from actors.supervised import Down
+from actors.supervised import Down, SupervisedActor
 from actors.supervisor import Supervisor
 from actors.task_log import TaskLog
 from actors.tenure import Tenure
@@ -37,6 +38,8 @@ logger = logging.getLogger("perdure")
 
 QUIET = 0.5
 """Seconds that a stop may take before it says what it waits for."""
+TOLD_WITHIN = 1.0
+"""Seconds after which the end of an actor that nobody has answered was lost."""
 LAST_WORD = 1.0
 """Seconds that recovery, the lease and the supervisor get to end, each, once the tasks have."""
 
@@ -73,34 +76,75 @@ class SupervisionTree:
         entities.siblings = siblings.begin_anew
         self.worker = Worker(
             f"w{secrets.token_hex(6)}",
-            *(log, runtime, strikes, only, find, agents, self._report, self._keep_lock, siblings, Tenure(lease)),
+            *(log, runtime, strikes, only, find, agents, self._report, self._look_after, siblings, Tenure(lease)),
             over=over,
         )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
-        self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._launch)
+        self._mending = threading.Lock()
+        self._parts: dict[str, SupervisedActor] = {}
+        self._ended: dict[SupervisedActor, float] = {}
+        self._supervise()
         self._launch("lease")
         self._launch("recovery")
 
     def _launch(self, name: str) -> None:
         """Start one of the actors that a worker has one of, for the first time or anew."""
         if name == "lease" and not self.worker.over.is_set():
-            self.lease = Lease.launch(self.worker, self.directory)
+            self._parts[name] = self.lease = Lease.launch(self.worker, self.directory)
         elif name == "recovery" and not self.worker.stopping.is_set():
-            self.recovery = Recovery.launch(self.worker, self.directory)
+            self._parts[name] = self.recovery = Recovery.launch(self.worker, self.directory)
 
     def infrastructure(self) -> list[tuple[str, str]]:
         """List the actors that no task has, and how each is."""
-        parts = {"lease": self.lease, "recovery": self.recovery}
-        return [(name, "alive" if part.actor_ref.is_alive() else "is made anew") for name, part in parts.items()]
+        parts = self._parts.items()
+        return [(name, "alive" if part.actor_ref.is_alive() else "is made anew") for name, part in parts]
 
     def _report(self, down: Down) -> None:
-        with suppress(ActorDeadError):
+        """Tell the supervisor of an end; one that has ended itself is made anew first."""
+        if isinstance(down.actor, EntityActor):  # here and now: the answer waits for nothing, and cannot be lost
+            self.worker.runtime.entities.ended(down)
+            return
+        try:
             self.supervisor.tell(down)
+        except ActorDeadError:
+            if not self.worker.over.is_set():
+                self._supervise_anew()
+                with suppress(ActorDeadError):
+                    self.supervisor.tell(down)
 
-    def _keep_lock(self) -> None:
+    def _supervise(self) -> None:
+        self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._launch)
+
+    def _supervise_anew(self) -> None:
+        """Make the supervisor anew, as where other actors of the process have stopped all: its children go on."""
+        with self._mending:
+            if not self.supervisor.is_alive():
+                logger.error("the supervisor has ended, and is made anew; its children go on")
+                self._supervise()
+
+    def _look_after(self) -> None:
+        """See that others find our lock, that there is a supervisor, and that it was told of every end.
+
+        An actor that has ended and still counts a while later is one whose end was lost with its supervisor.
+        """
         if not self._lock.keep(self._about()):
             logger.warning("the lock of this worker was removed and is made again: do not touch the store's .locks")
+        if self.worker.stopping.is_set():
+            return
+        if not self.supervisor.is_alive():
+            self._supervise_anew()
+        for actor in self._untold():
+            self._report(Down(actor.name, actor, RuntimeError("its end was not told")))
+
+    def _untold(self) -> list[SupervisedActor]:
+        """List the actors that have ended a while ago, and whose end nobody has answered."""
+        actors = [*self._parts.copy().values(), *self.directory.hosted().values()]
+        now = time.monotonic()
+        with self._mending:
+            ended = [actor for actor in actors if actor is not None and actor.actor_stopped.is_set()]
+            self._ended = {actor: self._ended.get(actor, now) for actor in ended}
+            return [actor for actor, since in self._ended.items() if now - since >= TOLD_WITHIN]
 
     def _place_free(self, task_id: str) -> None:
         self.worker.log.hint(task_id)

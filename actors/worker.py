@@ -20,7 +20,7 @@ class Worker:
     """One worker of a store: the id by which the log knows it, its limits, and whom its actors tell of their end.
 
     `find` gives the agent of a name, `agents` the names that are known; `only` is the one task that may run, if any.
-    `keep_lock` sees that the worker's lock is still where others look for it.
+    `look_after` sees that the worker's lock is where others look for it, and that each end of an actor was told.
     `siblings` are told when a task of a group crashes.
     `tenure` is its lease; while that does not hold, nothing is claimed and no body starts.
     `held_here` are the tasks, by id and birth, with the version at which this worker has held them for its code.
@@ -35,7 +35,7 @@ class Worker:
     find: Callable[[str], AnyAgent]
     agents: Callable[[], Collection[str]]
     report: Callable[[Down], None]
-    keep_lock: Callable[[], None]
+    look_after: Callable[[], None]
     siblings: Siblings
     tenure: Tenure = field(default_factory=Tenure)
     held_here: dict[tuple[str, str], int] = field(default_factory=dict)

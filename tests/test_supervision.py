@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pykka
 import pytest
 
 from actors import AgentSystem, ResolveError, TaskHeldError, TaskRef, agent, step
 from actors.appender import Appender
 from actors.recovery import Recovery
 from actors.supervisor import Supervisor
+from actors.task_actor import TaskActor
 from actors.task_log import TaskLog
 from domain.events import Activated, Held, Passivated, Released, Restarted, StepFailed, StepStarted, StepSucceeded
 from domain.record import Call
@@ -767,3 +769,81 @@ def test_closing_lets_the_lock_go_whatever_keeps_the_supervisor_busy(
         wait_for(lambda: "Restarted" in topics(task))
     assert store.workers.live() == {}
     go_on.set()
+
+
+def test_a_supervisor_that_dies_is_made_anew_and_its_children_go_on(store: Store) -> None:
+    """As where another part of the program stops all actors of the process: pykka does so on a BaseException too."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    @step
+    def waits() -> str:
+        entered.set()
+        assert go_on.wait(SOON)
+        return "kept"
+
+    def work() -> str:
+        return waits()
+
+    def quick() -> str:
+        return "done"
+
+    with AgentSystem(store, max_active=1) as system:
+        task = system.spawn(new_agent(work))
+        assert entered.wait(SOON)
+        pykka.ActorRegistry.stop_all(block=False)
+        tree = system._tree
+        assert tree is not None
+        wait_for(tree.supervisor.actor_stopped.is_set)
+        go_on.set()
+        assert task.result(timeout=SOON) == "kept"
+        assert system.spawn(new_agent(quick)).result(timeout=SOON) == "done"
+        assert len([event for event in task.events() if isinstance(event, Activated)]) == 1
+
+
+def test_an_end_that_was_lost_with_its_supervisor_is_answered_after_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, lost = Supervisor.on_receive, list[str]()
+
+    def deaf(self: Supervisor, down: Any) -> None:
+        if isinstance(down.actor, TaskActor) and not lost:
+            lost.append(down.name)
+        else:
+            receive(self, down)
+
+    monkeypatch.setattr(Supervisor, "on_receive", deaf)
+
+    def quick() -> str:
+        return "done"
+
+    named = new_agent(quick)
+    with AgentSystem(store, max_active=1) as system:
+        assert system.spawn(named, id="first").result(timeout=SOON) == "done"
+        assert system.spawn(named, id="second").result(timeout=SOON) == "done"
+    assert lost == ["first"]
+
+
+def test_a_task_that_the_store_says_is_ours_and_that_nobody_hosts_is_started_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, lost = list[int](), list[str]()
+
+    def vanishes(self: TaskActor, agent: Any) -> None:
+        if not lost:
+            lost.append(self.name)
+        else:
+            conclude(self, agent)
+
+    conclude = TaskActor._run_and_conclude
+    monkeypatch.setattr(TaskActor, "_run_and_conclude", vanishes)
+
+    def work() -> str:
+        runs.append(1)
+        return "done"
+
+    with AgentSystem(store) as system:
+        task = system.spawn(new_agent(work))
+        assert task.result(timeout=SOON) == "done"
+        assert [type(event) for event in task.events()].count(Activated) == 2
+    assert lost
+    assert runs == [1]

@@ -22,13 +22,17 @@ from uuid import UUID
 from actors import (
     AgentSystem,
     Doubt,
+    Entity,
     FailTask,
     Happened,
     NotHappened,
+    Rejected,
     StepError,
     TaskRef,
     agent,
     branch,
+    entity,
+    event,
     gather,
     map_steps,
     patched,
@@ -37,6 +41,8 @@ from actors import (
     step,
     task_info,
 )
+from actors.appender import Appender
+from actors.task_log import TaskLog
 from actors.testing import CrashPlan, FakeClock, SimulatedCrash
 from stores import Store
 from stores.crash import CrashingStore
@@ -119,6 +125,35 @@ def sent(to: str) -> str:
 @step(name="h-broken")
 def broken(why: str) -> None:
     raise ValueError(why)
+
+
+@step(name="h-restarts")
+def restarts(what: str) -> str:
+    if goes_wrong("sibling"):
+        log = sibling[0]
+        told = Appender(log, log.load("task"))
+        told.append(lambda task, now: task.ask_to_restart(now, "h-crew", cause="a crash", by="h-sibling"))
+    return what
+
+
+sibling: list[TaskLog] = []
+
+
+class Till(Entity):
+    TOPIC = "h-till"
+
+    def __init__(self) -> None:
+        self.coins = 0
+
+    def take(self, number: int) -> int:
+        if self.coins + number > 10:
+            raise Rejected("it holds ten", self.coins)
+        self.taken(number)
+        return self.coins
+
+    @event("Taken")
+    def taken(self, number: int) -> None:
+        self.coins += number
 
 
 @step(name="h-anote")
@@ -327,6 +362,23 @@ def parked_and_run_again(store: Store) -> None:
     run(store, parked)
 
 
+@agent(name="h-grouped")
+def grouped() -> list[Any]:
+    coins = entity(Till, "bar").ask(Till.take, 7)
+    try:
+        entity(Till, "bar").ask(Till.take, 7)
+    except Rejected as no:
+        refused = list(no.args)
+    return [coins, refused, restarts("before"), note("after")]
+
+
+def restarted_with_its_group(store: Store) -> None:
+    sibling[:] = [TaskLog(store)]
+    world.add("sibling")
+    with AgentSystem(store) as system, system.group("h-crew", strategy="one_for_all") as crew:
+        crew.spawn(grouped, id="task").result(20)
+
+
 PROGRAMS: dict[str, tuple[Any, Callable[[Store], object]]] = {
     "values": (values, lambda store: run(store, values, tags={"customer": "acme"})),
     "nested": (nested, lambda store: run(store, nested, "x")),
@@ -352,5 +404,6 @@ PROGRAMS: dict[str, tuple[Any, Callable[[Store], object]]] = {
     "failed-task": (failing, lambda store: run(store, failing, "on purpose")),
     "parked": (parked, lambda store: run(store, parked)),
     "parked-rerun": (parked, parked_and_run_again),
+    "grouped": (grouped, restarted_with_its_group),
 }  # fmt: skip
 """By the name of its history: the agent, and what was done in a new store."""

@@ -108,6 +108,12 @@ def wait_for_beats(world: World, beats: int) -> None:
     wait_for(lambda: all(counts(world)[worker] >= count + beats for worker, count in before.items()))
 
 
+def wait_for_a_beat_of_the_other(world: World) -> None:
+    """Wait until one worker has beaten and looked at the beats, while nobody else beats."""
+    before = sum(counts(world).values())
+    wait_for(lambda: sum(counts(world).values()) >= before + 2)
+
+
 def activations(world: World, task: str) -> list[int]:
     with world.client() as client:
         return [event.number for event in client.task(task).events() if isinstance(event, Activated)]
@@ -195,11 +201,12 @@ def test_of_two_that_were_frozen_together_neither_takes_the_other_for_frozen(
 ) -> None:
     """B is the first to wake, and has time to rob A, whose beat has stood still for longer than A's lease."""
     a, b, lease = two
-    world.freeze(a, b)
+    world.freeze(a)
+    wait_for_a_beat_of_the_other(world)
+    world.freeze(b)
     until(monotonic() + 1.2 * lease)
-    before = sum(counts(world).values())
     b.thaw()
-    wait_for(lambda: sum(counts(world).values()) >= before + 2)
+    wait_for_a_beat_of_the_other(world)
     a.thaw()
     wait_for_beats(world, 5)
 

@@ -12,9 +12,7 @@ from tests.scenario_kit import World
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--trials", type=int, default=40, help="how often a test that kills real processes tries")
-    parser.addoption(
-        "--unscaled", action="store_true", help="play scenarios about leases in their own time"
-    )
+    parser.addoption("--unscaled", action="store_true", help="play scenarios about leases in their own time")
     parser.addoption("--seeds", type=int, default=3, help="how many random seeds a test of random runs takes")
 
 
@@ -31,7 +29,7 @@ def seeds(pytestconfig: pytest.Config) -> range:
 @pytest.fixture(scope="session")
 def scale(pytestconfig: pytest.Config) -> float:
     """Give what the times of a scenario about leases are multiplied by."""
-    return 1.0 if pytestconfig.getoption("--unscaled") else 0.25
+    return 1.0 if pytestconfig.getoption("--unscaled") else 1 / 6
 
 
 @pytest.fixture(scope="session")

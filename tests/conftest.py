@@ -29,7 +29,7 @@ def seeds(pytestconfig: pytest.Config) -> range:
 @pytest.fixture(scope="session")
 def scale(pytestconfig: pytest.Config) -> float:
     """Give what the times of a scenario about leases are multiplied by."""
-    return 1.0 if pytestconfig.getoption("--unscaled") else 0.25
+    return 1.0 if pytestconfig.getoption("--unscaled") else 1 / 6
 
 
 @pytest.fixture(scope="session")

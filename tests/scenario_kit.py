@@ -223,12 +223,11 @@ class World:
         with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
             yield connection
 
-    def freeze(self, *programs: Program) -> None:
-        """Freeze programs, none of them in the middle of a commit: it would keep the store locked for everybody."""
+    def freeze(self, program: Program) -> None:
+        """Freeze a program, but not in the middle of a commit: it would keep the store locked for everybody."""
         with self.database() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            for program in programs:
-                program.freeze()
+            program.freeze()
 
     def rows(self, task: str) -> list[tuple[int, bytes]]:
         """Give the versions and bytes of a task's log."""

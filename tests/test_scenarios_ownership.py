@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from time import monotonic
-
-import pytest
 
 from actors import AgentSystem, agent, step
 from domain.events import Activated, StepSucceeded
@@ -108,6 +105,12 @@ def wait_for_beats(world: World, beats: int) -> None:
     wait_for(lambda: all(counts(world)[worker] >= count + beats for worker, count in before.items()))
 
 
+def wait_for_a_beat_of_the_other(world: World) -> None:
+    """Wait until one worker has beaten and looked at the beats, while nobody else beats."""
+    before = sum(counts(world).values())
+    wait_for(lambda: sum(counts(world).values()) >= before + 2)
+
+
 def activations(world: World, task: str) -> list[int]:
     with world.client() as client:
         return [event.number for event in client.task(task).events() if isinstance(event, Activated)]
@@ -162,46 +165,34 @@ def check_taken(world: World, task: str, *, twice: bool) -> None:
 # ------------------------------------------------------------------ nothing is taken
 
 
-@pytest.fixture
-def two(world: World, scale: float) -> Iterator[tuple[Program, Program, float]]:
-    """Give A, in the body of step 2 of task t, then B, which has watched it beat; and their lease."""
+def test_whoever_was_frozen_robs_nobody_when_it_wakes_whether_that_one_was_awake_or_frozen_too(
+    world: World, scale: float
+) -> None:
+    """B is frozen for longer than its lease, alone and then with A; it is the first to wake, with time to rob A."""
     lease = 4 * scale
     a = start(world, "A", lease)
     a.say("chain,t,in the body,default")
     assert a.hear() == "in the body"
     b = start(world, "B", lease)
     wait_for_beats(world, 2)
-    yield a, b, lease
+    world.freeze(b)
+    until(monotonic() + 1.1 * lease)
+    b.thaw()
+    wait_for_beats(world, 3)
+    world.freeze(a)
+    wait_for_a_beat_of_the_other(world)
+    world.freeze(b)
+    until(monotonic() + 1.1 * lease)
+    b.thaw()
+    wait_for_a_beat_of_the_other(world)
+    a.thaw()
+    wait_for_beats(world, 3)
     a.say("go")
     a.say("answer,t")
     assert a.hear() == "A"
     assert activations(world, "t") == [1]
     assert [(line.effect, line.note) for line in world.ledger()] == [("one", "A"), ("two", "A"), ("three", "A")]
     end(a, b)
-
-
-def test_who_was_frozen_for_longer_than_its_lease_does_not_rob_the_living_when_it_wakes(
-    world: World, two: tuple[Program, Program, float]
-) -> None:
-    _a, b, lease = two
-    world.freeze(b)
-    until(monotonic() + 1.2 * lease)
-    b.thaw()
-    wait_for_beats(world, 5)
-
-
-def test_of_two_that_were_frozen_together_neither_takes_the_other_for_frozen(
-    world: World, two: tuple[Program, Program, float]
-) -> None:
-    """B is the first to wake, and has time to rob A, whose beat has stood still for longer than A's lease."""
-    a, b, lease = two
-    world.freeze(a, b)
-    until(monotonic() + 1.2 * lease)
-    before = sum(counts(world).values())
-    b.thaw()
-    wait_for(lambda: sum(counts(world).values()) >= before + 2)
-    a.thaw()
-    wait_for_beats(world, 5)
 
 
 def test_a_body_that_keeps_the_interpreter_busy_for_four_leases_costs_no_task_its_owner(

@@ -32,14 +32,19 @@ class StopAsked(Exception):  # noqa: N818  control flow, caught where it is rais
 class Hints:
     """What a running activation and its surroundings tell each other, past the mailbox that its agent keeps busy.
 
-    `stop` is looked at before each body; after `over` nobody waits for bodies any more. `proven` is called at the first
-    outcome, `lend` while a body waits for a task.
+    `stop`, the worker's, and `way`, the task's own, are looked at before each body; after `over` nobody waits for
+    bodies any more. `proven` is called at the first outcome, `lend` while a body waits for a task.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
+    way: threading.Event = field(default_factory=threading.Event)
     proven: Callable[[], None] = lambda: None
     lend: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def asked_to_stop(self) -> bool:
+        """Tell whether no further body may start: the worker stops, or the task is to make way for another."""
+        return self.stop.is_set() or self.way.is_set()
 
 
 @dataclass(frozen=True)
@@ -221,12 +226,12 @@ class Activation:
 
     def unless_stopped(self) -> None:
         """Undo the transaction in which it is called if no body may start any more. Raises StopAsked."""
-        if self.hints.stop.is_set():
+        if self.hints.asked_to_stop():
             raise StopAsked
 
     def must_stop(self) -> bool:
         """Tell whether no further body may start."""
-        return self.closed is not None or self.probe or self.hints.stop.is_set()
+        return self.closed is not None or self.probe or self.hints.asked_to_stop()
 
     def stop(self, *, here: bool, cut_off: Sequence[str] = ()) -> NoReturn:
         """Stop between two steps, as asked, or where bodies were cut off; a probe ends this line of execution only."""
@@ -344,7 +349,7 @@ class Activation:
             self.check()
             if unless() or clock.now() >= due:
                 return True
-            stop, rest = self.hints.stop.is_set(), self._all_wait_until()
+            stop, rest = self.hints.asked_to_stop(), self._all_wait_until()
             if not stop and (rest is None or rest - clock.now() <= LINGER):
                 clock.idle(rest if rest is not None else self._hands_wait_until())
                 clock.wait(self._gate, due - clock.now())

@@ -15,6 +15,7 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
     directory, supervisor, recovery       who is active; what follows an end; what is due
     tree                                  the supervision tree in one constructor
+    notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
     replay, history                       one log against today's code; a log as a file
     ref, system                           TaskRef, AgentSystem
     testing                               the kit for users' own tests
@@ -48,10 +49,12 @@ from actors.context import patched, step_info, task_info  # noqa: E402
 from actors.definitions import Agent, AsyncAgent, AsyncStep, Step, agent, step  # noqa: E402
 from actors.frameworks import get_logger, run_step, run_step_async  # noqa: E402
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
+from actors.notice import Notice  # noqa: E402
 from actors.options import StepOptions  # noqa: E402
 from actors.ref import TaskRef  # noqa: E402
 from actors.system import AgentSystem  # noqa: E402
 from actors.view import StepView, TaskView  # noqa: E402
+from actors.watching import Watch  # noqa: E402
 from domain.errors import (  # noqa: E402
     BlockingCallError,
     DefinitionError,
@@ -109,6 +112,7 @@ __all__ = [
     "NestedStepError",
     "NewerStoreError",
     "NotHappened",
+    "Notice",
     "OutsideTaskError",
     "OwnershipLost",
     "PerdureError",
@@ -139,6 +143,7 @@ __all__ = [
     "UnknownTypeError",
     "UnreadableTaskError",
     "UnstorableValueError",
+    "Watch",
     "agent",
     "branch",
     "gather",

@@ -21,6 +21,7 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     directory, supervisor                 who is active; what follows an end
     lease, recovery                       beats and the frozen; what is due
     tree, outline                         the supervision tree in one constructor; trees to look at
+    notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
     replay, history                       one log against today's code; a log as a file
     ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
     testing                               the kit for users' own tests
@@ -58,11 +59,13 @@ from actors.entity_ref import EntityRef, entity  # noqa: E402
 from actors.frameworks import get_logger, run_step, run_step_async  # noqa: E402
 from actors.group_ref import TaskGroup  # noqa: E402
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
+from actors.notice import Notice  # noqa: E402
 from actors.options import StepOptions  # noqa: E402
 from actors.outline import TreeNode  # noqa: E402
 from actors.ref import TaskRef  # noqa: E402
 from actors.system import AgentSystem  # noqa: E402
 from actors.view import StepView, TaskView  # noqa: E402
+from actors.watching import Watch  # noqa: E402
 from domain.entity import Entity  # noqa: E402
 from domain.errors import (  # noqa: E402
     AskTimeoutError,
@@ -137,6 +140,7 @@ __all__ = [
     "NestedStepError",
     "NewerStoreError",
     "NotHappened",
+    "Notice",
     "OutsideTaskError",
     "OwnershipLost",
     "PerdureError",
@@ -171,6 +175,7 @@ __all__ = [
     "UnreadableEntityError",
     "UnreadableTaskError",
     "UnstorableValueError",
+    "Watch",
     "agent",
     "branch",
     "entity",

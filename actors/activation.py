@@ -35,15 +35,21 @@ class StopAsked(Exception):  # noqa: N818  control flow, caught where it is rais
 class Hints:
     """What a running activation and its surroundings tell each other, past the mailbox that its agent keeps busy.
 
-    `stop` is looked at before each body; after `over` nobody waits for bodies any more. `proven` is called at the first
-    outcome, `lend` while a body waits for a task. While not `leased()`, no body begins.
+    `stop`, the worker's, and `way`, the task's own, are looked at before each body; after `over` nobody waits for
+    bodies any more. `proven` is called at the first outcome, `lend` while a body waits for a task. While not
+    `leased()`, no body begins.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
+    way: threading.Event = field(default_factory=threading.Event)
     proven: Callable[[], None] = lambda: None
     lend: Callable[[], AbstractContextManager[None]] = nullcontext
     leased: Callable[[], bool] = lambda: True
+
+    def asked_to_stop(self) -> bool:
+        """Tell whether no further body may start: the worker stops, or the task is to make way for another."""
+        return self.stop.is_set() or self.way.is_set()
 
 
 @dataclass(frozen=True)
@@ -230,12 +236,16 @@ class Activation:
 
     def unless_stopped(self) -> None:
         """Undo the transaction in which it is called if no body may start any more. Raises StopAsked."""
-        if self.hints.stop.is_set() or self.task.to_restart:
+        if self.asked_to_stop():
             raise StopAsked
 
     def must_stop(self) -> bool:
         """Tell whether no further body may start."""
-        return self.closed is not None or self.probe or self.hints.stop.is_set() or self.task.to_restart
+        return self.closed is not None or self.probe or self.asked_to_stop()
+
+    def asked_to_stop(self) -> bool:
+        """Tell whether the task is to stop at this step boundary: by its worker, for a suspect, with its group."""
+        return self.hints.asked_to_stop() or self.task.to_restart
 
     def stop(self, *, here: bool, cut_off: Sequence[str] = ()) -> NoReturn:
         """Stop between two steps, as asked, or where bodies were cut off; a probe ends this line of execution only."""
@@ -353,7 +363,7 @@ class Activation:
             self.check()
             if unless() or clock.now() >= due:
                 return True
-            stop, rest = self.hints.stop.is_set(), self._all_wait_until()
+            stop, rest = self.hints.asked_to_stop(), self._all_wait_until()
             if not stop and (rest is None or rest - clock.now() <= LINGER):
                 clock.idle(rest if rest is not None else self._hands_wait_until())
                 clock.wait(self._gate, due - clock.now())

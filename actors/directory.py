@@ -24,20 +24,35 @@ class Directory:
         self._limit = limit
         self._lent: Counter[str] = Counter()
         self._suspects: set[str] = set()
+        self._another_suspect = False
+        self._ways: dict[str, threading.Event] = {}
         self._actors: dict[str, TaskActor | None] = {}
         self._falls: dict[str, tuple[int, float]] = {}
         self._changed = threading.Condition()
         self._hastened = False
 
-    def admit(self, task_id: str, *, alone: bool = False) -> bool:
-        """Take a place for a task, if there is one."""
+    def admit(self, task_id: str, way: threading.Event, *, alone: bool = False) -> bool:
+        """Take a place for a task, if there is one. `way` is set when it is to make way for a suspect.
+
+        For a suspect that cannot be alone yet those who run make way, but for another suspect: that one does so
+        after its first outcome.
+        """
         with self._changed:
             if task_id in self._actors or self.free() <= 0 or (alone and len(self._actors) > self._lenders()):
+                if alone:
+                    self._make_way()
                 return False
-            self._actors[task_id] = None
+            self._actors[task_id], self._ways[task_id] = None, way
             if alone:
                 self._suspects.add(task_id)
+                self._another_suspect = False
             return True
+
+    def _make_way(self) -> None:
+        self._another_suspect = True
+        for task_id, way in self._ways.items():
+            if task_id not in self._suspects:
+                way.set()
 
     def enter(self, task_id: str, actor: TaskActor) -> None:
         """Enter the actor for which a place was taken, unless it has ended already."""
@@ -51,6 +66,7 @@ class Directory:
             if self._actors.get(task_id) not in (None, actor):  # it was given back already, and has another actor
                 return
             self._actors.pop(task_id, None)
+            self._ways.pop(task_id, None)
             falls, _ = self._falls.pop(task_id, (0, 0.0))
             if fell:
                 self._falls[task_id] = falls + 1, time.monotonic() + restart_delay(falls + 1)
@@ -63,10 +79,15 @@ class Directory:
             now = time.monotonic()
             return {task_id for task_id, (_, until) in self._falls.items() if until > now}
 
-    def proven(self, task_id: str) -> None:
-        """Let others in again: the suspect has got somewhere."""
+    def proven(self, task_id: str) -> bool:
+        """Let others in again where this is a suspect, which has got somewhere; tells whether it is one."""
         with self._changed:
+            if task_id not in self._suspects:
+                return False
             self._suspects.discard(task_id)
+            if self._another_suspect:
+                self._ways[task_id].set()
+            return True
 
     def free(self) -> int:
         """Count the places that are free now; a suspect has them all, but for one that it lends."""

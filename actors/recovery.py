@@ -8,6 +8,7 @@ does not hold.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -91,7 +92,7 @@ class Recovery(SupervisedActor):
         self._look_after_entities()
         started = self._look_again(hosted)
         passed_over = hosted.keys() | self._directory.resting()
-        for row in self._ready(len(passed_over)):
+        for row in sorted(self._ready(len(passed_over)), key=self._is_suspect, reverse=True):
             if row.id not in passed_over and not self._leaves_to_others(row):
                 if not self._start(row):
                     break
@@ -114,22 +115,30 @@ class Recovery(SupervisedActor):
     def _start(self, row: IndexRow) -> bool:
         """Give a row an actor, if there is a place.
 
-        A suspect waits until the rest is done, and nothing new starts meanwhile.
+        A suspect waits until the rest has made way, and nothing new starts meanwhile.
         """
-        alone = row.due is not None and is_suspect(row.strikes, self._worker.strikes)
-        if not self._directory.admit(row.id, alone=alone):
+        worker, way = self._worker, threading.Event()
+        if not self._directory.admit(row.id, way, alone=self._is_suspect(row)):
             return False
-        worker = self._worker
         hints = Hints(
             worker.stopping,
             worker.over,
-            lambda: self._directory.proven(row.id),
+            way,
+            lambda: self._proven(row.id),
             lambda: self._lend(row.id),
             worker.tenure.holds,
         )
         actor = TaskActor.launch(worker, row.id, hints)
         self._directory.enter(row.id, actor)
         return True
+
+    def _is_suspect(self, row: IndexRow) -> bool:
+        """Tell whether a task that is due has to run alone."""
+        return row.due is not None and is_suspect(row.strikes, self._worker.strikes)
+
+    def _proven(self, task_id: str) -> None:
+        if self._directory.proven(task_id):
+            self._worker.wake.set()
 
     def _leaves_to_others(self, row: IndexRow) -> bool:
         """Tell whether a released task, which our code did not fit, is another worker's to try first."""

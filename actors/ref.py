@@ -6,17 +6,19 @@ import contextlib
 import getpass
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from actors.appender import Appender
 from actors.context import lend_place, refuse_inside_agent, refuse_on_any_loop, refuse_on_loop
 from actors.info import checked
+from actors.notice import Also, Notice
 from actors.patience import CLIENT_PATIENCE
 from actors.runtime import Runtime
 from actors.task_log import TaskLog
 from actors.view import TaskView, describe
+from actors.watching import Watch, Watching
 from domain.errors import PerdureError, TaskFailedError, TaskHeldError, UnknownTaskError
 from domain.events import Completed, Failed, TaskEvent
 from domain.faults import Fault
@@ -43,6 +45,11 @@ class Home(Protocol):
     @property
     def runtime(self) -> Runtime:
         """Threads for what an event loop must not be blocked by."""
+        ...
+
+    @property
+    def watching(self) -> Watching:
+        """The watches on tasks. Raises RuntimeError before the system is open."""
         ...
 
     def wake(self) -> None:
@@ -172,6 +179,39 @@ class TaskRef(Generic[R]):
     ) -> None:
         """Do what `resolve` does, without blocking the event loop."""
         await self._call(partial(self.resolve, path, value=value, rerun=rerun, fail=fail, by=by))
+
+    def on_end(self, callback: Callable[[Notice], object], *, also: Iterable[Also] = ()) -> Watch:
+        """Have `callback(notice)` called once when the task has ended, or soon where it has, whichever process ran it.
+
+            system.task("report-7").on_end(lambda notice: print(notice.status, notice.reason))
+
+        With "held" or "restarted" in `also` it is called as well each time that this happens from now on, and for a
+        hold that stands now; in the order of the log.
+
+        Guaranteed: each notice is told once to each watch, as long as this system is open; while the store is away it
+        waits. What the log has when `close` is called, or gets while tasks end in its grace, is told before `close`
+        returns, if all callbacks together take less than a second. Not guaranteed: anything after the death of the
+        process. A watch is in no log: after a restart ask again, which tells an end that was missed. What another
+        process does is seen within half a second, or with tens of thousands of watches a few.
+
+        Calls come from threads of the system, one after the other for each watch; a slow one delays no other watch.
+        What a callback raises is logged, and changes nothing. It may use the system, `close` it too.
+
+        Raises UnknownTaskError, InsideTaskError in an agent between its steps, BlockingCallError, SystemClosedError,
+        the store's errors, RuntimeError where the machine has no thread left; TypeError for what cannot be called, or
+        is async, ValueError for what cannot be told.
+        """
+        refuse_inside_agent("on_end()", "call it in a step, or where the task was spawned")
+        refuse_on_loop("on_end()", "await on_end_async(…)")
+        return self._system.watching.add(self.id, callback, also)
+
+    async def on_end_async(self, callback: Callable[[Notice], object], *, also: Iterable[Also] = ()) -> Watch:
+        """Do what `on_end` does, without blocking the event loop, on which the callback is not called either.
+
+        Cancelled, the watch may have begun all the same.
+        """
+        refuse_inside_agent("on_end_async()", "call it in a step, or where the task was spawned")
+        return await self._call(partial(self.on_end, callback, also=also))
 
     @property
     def _log(self) -> TaskLog:

@@ -25,6 +25,7 @@ from actors.task_log import TaskLog
 from actors.tenure import LEASE, SHORTEST_LEASE
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
+from actors.watching import Watching
 from domain.entity import Entity, topic_of
 from domain.errors import SystemClosedError
 from domain.retry import STRIKE_LIMIT
@@ -100,6 +101,7 @@ class AgentSystem(Spawner):
         self._only = only
         self._runtime = Runtime(clock, value_limit)
         self._log: TaskLog | None = None
+        self._watching: Watching | None = None
         self._agents: dict[str, AnyAgent] = {}
         self._closed, self._closer = False, 0
         self._closing, self._ended = threading.Lock(), threading.Event()
@@ -113,7 +115,8 @@ class AgentSystem(Spawner):
         if self._log is not None:
             raise RuntimeError("an AgentSystem is opened once; make another")
         store = open_store(self._given) if isinstance(self._given, str) else self._given
-        self._log = TaskLog(store, now=self._runtime.clock.now)
+        log = TaskLog(store, now=self._runtime.clock.now)
+        self._watching, self._log = Watching(log, self._runtime.threads), log
         if self._run:
             try:
                 self._tree = SupervisionTree(
@@ -154,6 +157,7 @@ class AgentSystem(Spawner):
         """Leave in good order: no new body starts, running ones get the grace and are stored; then the store is closed.
 
         A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored.
+        Who watches a task (`TaskRef.on_end`) is told at last what the log has then, within a second.
         Calling it again only waits until it is closed.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
@@ -168,15 +172,19 @@ class AgentSystem(Spawner):
             finally:
                 self._ended.set()
         elif self._closer != threading.get_ident():
+            self.watching.excuse()
             self._ended.wait()
 
     def _shut_down(self, store: Store) -> None:
         try:
-            if self._tree is not None:
-                with contextlib.suppress(SimulatedCrash):
-                    self._tree.stop(self._grace)
-            elif self._runtime.entities is not None:
-                self._runtime.entities.close(self._grace)
+            try:
+                if self._tree is not None:
+                    with contextlib.suppress(SimulatedCrash):
+                        self._tree.stop(self._grace)
+                elif self._runtime.entities is not None:
+                    self._runtime.entities.close(self._grace)
+            finally:
+                self.watching.stop()
         finally:
             self._runtime.close()
             if isinstance(self._given, str):
@@ -212,6 +220,13 @@ class AgentSystem(Spawner):
         if self._log is None:
             raise RuntimeError("this AgentSystem is not open: use it in a `with` block")
         return self._log
+
+    @property
+    def watching(self) -> Watching:
+        """The watches on this system's tasks. Raises RuntimeError before it is open."""
+        if self._watching is None:
+            raise RuntimeError("this AgentSystem is not open: use it in a `with` block")
+        return self._watching
 
     def _known(self) -> frozenset[str]:
         return known_agents() | self._agents.keys()

@@ -211,6 +211,9 @@ class _CrashingRecorder(TaskRecorder):
     def select_entry(self, task_id: str) -> IndexRow | None:
         return self._inner.select_entry(task_id)
 
+    def select_rows(self, ids: Collection[str]) -> dict[str, IndexRow]:
+        return self._inner.select_rows(ids)
+
     def select_entries(
         self,
         *,

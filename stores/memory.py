@@ -90,6 +90,11 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         with self._database_lock:
             return self._index.get(task_id)
 
+    def select_rows(self, ids: Collection[str]) -> dict[str, IndexRow]:
+        self.check()
+        with self._database_lock:
+            return {task_id: self._index[task_id] for task_id in ids if task_id in self._index}
+
     def select_entries(
         self,
         *,

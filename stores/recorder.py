@@ -75,6 +75,13 @@ class TaskRecorder(ApplicationRecorder):
         """Give the index row of one task, or None."""
 
     @abstractmethod
+    def select_rows(self, ids: Collection[str]) -> dict[str, IndexRow]:
+        """Give the index rows of these tasks by id, of those that have one, at the price of a few statements.
+
+        Not guaranteed: that they are all of one moment; each row is as it was at some moment of the call.
+        """
+
+    @abstractmethod
     def select_entries(
         self,
         *,

@@ -82,6 +82,7 @@ def test_after_a_crash_the_store_refuses_everything(disk: Store) -> None:
         lambda: store.recorder.rebuild_index(lambda task_id, old: old),
         lambda: store.recorder.select_events("a"),
         lambda: store.recorder.select_entry("a"),
+        lambda: store.recorder.select_rows(["a"]),
         store.recorder.select_entries,
         lambda: store.recorder.select_ready(1.0, agents=["agent"], busy_owners=[], limit=1),
         store.recorder.select_owners,

@@ -27,6 +27,7 @@ from stores import (
     open_store,
 )
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
+from stores.sqlite import ROWS_AT_ONCE
 
 TIMEOUT = 20
 
@@ -246,6 +247,14 @@ def test_entries_are_selected_newest_last(store: Store) -> None:
     assert store.recorder.select_entry("d") is None
 
 
+@pytest.mark.parametrize("count", [0, 1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 1])
+def test_rows_are_selected_by_id_and_what_is_not_there_is_left_out(store: Store, count: int) -> None:
+    made = {entry.id: entry for entry in (create(store, f"task-{number}") for number in range(count))}
+    create(store, "another")
+    assert store.recorder.select_rows([*made, "missing", "task-%"]) == made
+    assert store.recorder.select_rows([]) == {}
+
+
 def test_a_prefix_means_exactly_itself(store: Store) -> None:
     ids = [
         "a%",
@@ -397,6 +406,7 @@ def test_hostile_text_comes_back(store: Store) -> None:
     text = "'; DROP TABLE task_index; -- \x00 é\u202e 💻"
     entry = create(store, text, note=text, agent=text)
     assert store.recorder.select_entry(text) == entry
+    assert store.recorder.select_rows([text]) == {text: entry}
     assert store.recorder.select_entries(agent=text) == [entry]
     assert store.recorder.select_entries(prefix=text) == store.recorder.select_entries(prefix=text[:-1]) == [entry]
     assert store.recorder.select_ids() == [text]
@@ -645,4 +655,6 @@ def test_all_stores_agree_on_any_history(
             for facts in ({"hold": ["doubt", "differs"], "after": 1.0}, {"after": 1.0, "prefix": "a"}, {"prefix": "b"}):
                 some = [store.recorder.select_entries(limit=limit, **facts) for store in (memory, sqlite)]
                 assert some[0] == some[1]
+        rows = [store.recorder.select_rows(["a", "c", *agents]) for store in (memory, sqlite)]
+        assert rows[0] == rows[1]
         assert memory.recorder.select_owners() == sqlite.recorder.select_owners()

@@ -168,6 +168,55 @@ def test_a_suspect_runs_alone_until_its_first_outcome(store: Store) -> None:
     assert together[0] == {"suspect"}
 
 
+def test_who_runs_makes_way_for_a_suspect_at_its_next_step_and_goes_on_after_it(store: Store) -> None:
+    entered, go_on, suspect_ran = threading.Event(), threading.Event(), threading.Event()
+
+    @step
+    def long() -> None:
+        entered.set()
+        assert go_on.wait(SOON)
+
+    @step
+    def after() -> bool:
+        return suspect_ran.wait(SOON)
+
+    @step
+    def only() -> None:
+        suspect_ran.set()
+
+    def busy() -> bool:
+        long()
+        return after()
+
+    def suspect() -> None:
+        only()
+
+    busy_agent, suspect_agent = new_agent(busy), new_agent(suspect)
+    with AgentSystem(store, max_active=8) as system, AgentSystem(store, run=False) as client:
+        system.spawn(suspect_agent, id="known").result(timeout=SOON)
+        suspect_ran.clear()
+        task = system.spawn(busy_agent, id="busy")
+        assert entered.wait(SOON)
+        log = TaskLog(store)
+        log.create("suspect", suspect_agent.name, [[], {}], {})
+        lose(store, "suspect", 2)
+        wait_for(lambda: asked_to_make_way(system, "busy"))
+        assert client.task("suspect").status() == "running"  # as its log has it; its last worker is dead
+        assert not suspect_ran.is_set()
+        go_on.set()
+        assert task.result(timeout=SOON)
+        assert client.task("suspect").result(timeout=SOON) is None
+        assert [event.attempt for event in task.events() if isinstance(event, StepStarted)] == [1, 1]
+        assert topics(task).count("Passivated") == 1
+        assert task.describe().strikes == 0
+
+
+def asked_to_make_way(system: AgentSystem, task_id: str) -> bool:
+    assert system._tree is not None
+    actor = system._tree.directory.hosted()[task_id]
+    return actor is not None and actor.hints.way.is_set()
+
+
 def test_at_the_limit_a_lost_task_is_held_at_the_claim_and_its_agent_not_called(store: Store) -> None:
     called = threading.Event()
 

@@ -21,6 +21,7 @@ from actors import (
     FailTask,
     Happened,
     NotHappened,
+    Notice,
     Rejected,
     RetryPolicy,
     Step,
@@ -33,6 +34,7 @@ from actors import (
     TaskRef,
     TaskView,
     Unknown,
+    Watch,
     agent,
     branch,
     entity,
@@ -182,6 +184,12 @@ def inner(a: int, b: float) -> tuple[int, float]:
 def nothing() -> None: ...
 
 
+def tell(notice: Notice) -> str:
+    assert_type(notice.kind, Literal["ended", "held", "restarted"])
+    assert_type((notice.id, notice.version, notice.at), tuple[str, int, float])
+    return notice.status + notice.reason
+
+
 def program(system: AgentSystem) -> Iterator[TaskRef[Any]]:
     assert_type(system.spawn(report, "x"), TaskRef[int])
     assert_type(system.spawn(report, "x", "fr", id="report-1", tags={"team": "a"}), TaskRef[int])
@@ -205,6 +213,9 @@ def program(system: AgentSystem) -> Iterator[TaskRef[Any]]:
     task.resolve("1", value={"any": ["value"]}, by="ann")
     task.resolve("1", rerun=True)
     task.resolve("1", fail=True)
+    assert_type(task.on_end(tell), Watch)
+    task.on_end(print, also=["held"])
+    task.on_end(lambda notice: notice.status, also={"held", "restarted"}).cancel()
     try:
         task.result()
     except TaskHeldError as error:
@@ -227,6 +238,7 @@ async def program_async() -> float:
         assert_type(await task.events_async(after=2), list[TaskEvent])
         await task.release_async(by="ann")
         await task.resolve_async("1", value=3, by="ann")
+        assert_type(await task.on_end_async(tell, also=("restarted",)), Watch)
         assert_type(await task, float)
         return await task.result_async(timeout=3)
 

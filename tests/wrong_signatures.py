@@ -83,6 +83,8 @@ def program(system: AgentSystem) -> None:
     system.task(7)  # refused: an id is text
     system.task("a").resolve(1, rerun=True)  # refused: a path is text
     system.task("a").resolve("1", value=text + words, rerun="yes")  # refused: it is a yes or a no
+    system.task("a").on_end(answers)  # refused: it is told a Notice
+    system.task("a").on_end(print, also=["ended"])  # refused: an end is told anyway
     system.tasks(status="done")  # refused: no such status
 
 

@@ -26,6 +26,7 @@ from domain.task import Status
 from domain.values import encode
 from stores import IndexRow, Store, open_store
 from stores.crash import SimulatedCrash
+from stores.lifetime import Resource
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -101,6 +102,7 @@ class AgentSystem:
         if self._log is not None:
             raise RuntimeError("an AgentSystem is opened once; make another")
         store = open_store(self._given) if isinstance(self._given, str) else self._given
+        self._ours = Resource(store.url)
         self._log = TaskLog(store, now=self._runtime.clock.now)
         if self._run:
             try:
@@ -139,23 +141,29 @@ class AgentSystem:
         """Leave in good order: no new body starts, running ones get the grace and are stored; then the store is closed.
 
         A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored.
-        Calling it again only waits until it is closed.
+        Calling it again only waits until it is closed. In a child made by fork it does nothing: it is the parent's.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
-        if self._log is None:
+        if self._is_not_ours():
             return
         with self._closing:
             mine, self._closed = not self._closed, True
         if mine:
             self._closer = threading.get_ident()
             try:
-                self._shut_down(self._log.store)
+                self._shut_down()
             finally:
                 self._ended.set()
         elif self._closer != threading.get_ident():
             self._ended.wait()
 
-    def _shut_down(self, store: Store) -> None:
+    def _is_not_ours(self) -> bool:
+        """Tell whether there is nothing to close: it was never open, or a parent has opened it that forked us."""
+        return self._log is None or self._ours.forked
+
+    def _shut_down(self) -> None:
+        assert self._log is not None  # noqa: S101  it is open
+        store = self._log.store
         try:
             if self._tree is not None:
                 with contextlib.suppress(SimulatedCrash):
@@ -173,6 +181,8 @@ class AgentSystem:
         The cancellation goes through when the system is closed.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
+        if self._is_not_ours():
+            return
         try:
             _, cancelled = await AWAITING.run(self._runtime.threads, self.close, on_cancel=self._hasten)
         except NoThreadError:  # better a loop that waits than a system that stays open
@@ -189,11 +199,15 @@ class AgentSystem:
 
     @property
     def log(self) -> TaskLog:
-        """The log of this system's tasks. Raises SystemClosedError, and RuntimeError before it is open."""
+        """The log of this system's tasks.
+
+        Raises SystemClosedError, RuntimeError before it is open, StoreForkedError in a child made by fork.
+        """
         if self._closed:
             raise SystemClosedError("this AgentSystem was closed; its tasks go on with the next worker of the store")
         if self._log is None:
             raise RuntimeError("this AgentSystem is not open: use it in a `with` block")
+        self._ours.check()
         return self._log
 
     def _known(self) -> frozenset[str]:

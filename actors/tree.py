@@ -17,7 +17,7 @@ from actors.definitions import AnyAgent
 from actors.directory import Directory
 from actors.recovery import Recovery
 from actors.runtime import Runtime
-from actors.supervised import Down
+from actors.supervised import Down, unlist
 from actors.supervisor import Supervisor
 from actors.task_log import TaskLog
 from actors.worker import Worker
@@ -60,7 +60,7 @@ class SupervisionTree:
         )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
-        self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._start_recovery)
+        self.supervisor = unlist(Supervisor.start(self.worker, self.directory, self._place_free, self._start_recovery))
         self._start_recovery()
 
     def _start_recovery(self) -> None:
@@ -86,6 +86,11 @@ class SupervisionTree:
         """Tell others which agents this worker knows now, and look for work at once."""
         self._lock.update(self._about())
         self.worker.wake.set()
+
+    def running(self) -> int:
+        """Count the bodies that run now."""
+        activations = [actor.activation for actor in self.directory.hosted().values() if actor is not None]
+        return sum(len(activation.running) for activation in activations if activation is not None)
 
     def stop(self, grace: float) -> None:
         """Start no new body, give running ones `grace` seconds, mark what is given up, release the lock."""

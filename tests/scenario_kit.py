@@ -129,10 +129,10 @@ class Program:
 
     def complain(self, words: str, count: int = 1, timeout: float = TIMEOUT) -> None:
         """Wait until it has written something to standard error, so many times."""
-        from tests.lives import wait_for  # it brings pytest, which is not for the programs
-
-        wait_for(lambda: self.errors.count(words) >= count or self._process.poll() is not None, timeout)
-        assert self.errors.count(words) >= count, self.errors
+        until, pause = monotonic() + timeout, threading.Event()
+        while self.errors.count(words) < count and self._process.poll() is None and monotonic() < until:
+            pause.wait(0.01)
+        assert self.errors.count(words) >= count, f"{words!r} is not among what it has written:\n{self.errors}"
 
     def say(self, line: str) -> None:
         """Tell it something."""

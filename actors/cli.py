@@ -1,4 +1,4 @@
-"""The command line. Only `run` ever runs a task; the others look, or decide for a person.
+"""The command line. Only `run` and `worker` ever run a task; the others look, or decide for a person.
 
 What is a result goes to standard output, everything else to standard error.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -20,11 +21,15 @@ from typer.core import TyperCommand
 
 from actors.command import DEFAULT_STORE, StoreUrl, complain, log_to_stderr, options, result_only
 from actors.decide import release, resolve
-from actors.follow import Signals, conclude, run_task
+from actors.follow import conclude, run_task
+from actors.leaving import Signals, leave
 from actors.look import list_tasks, show, tree
+from actors.pool import Pool
 from actors.rehearse import check_tasks, replay_task
+from actors.serve import serve
 from actors.showing import plain_json
-from actors.target import CommandError, load_agent, read_arguments
+from actors.system import GRACE, MAX_ACTIVE
+from actors.target import CommandError, load_agent, load_agents, read_arguments
 from actors.wording import plain
 from domain.errors import PerdureError, UnreadableTaskError
 from domain.values import Json
@@ -114,11 +119,52 @@ def run(
             code = conclude(
                 task, signals, lambda value: write(json.dumps(plain_json(value), ensure_ascii=False)), options(store)
             )
+    if signals.received is not None:
+        leave(code)
     raise typer.Exit(code)
 
 
 def _result(stored: Json) -> str:
     return json.dumps(plain_json(stored), ensure_ascii=False)
+
+
+# ------------------------------------------------------------------ work
+
+
+@app.command(epilog="Example:  perdure worker report.py --processes 2")
+def worker(
+    modules: Annotated[
+        list[str],
+        typer.Argument(metavar="MODULE_OR_FILE", help="Where the agents are: all of them run.", show_default=False),
+    ],
+    processes: Annotated[int, typer.Option(metavar="N", help="Worker processes, started again when they die.")] = 1,
+    max_active: Annotated[int, typer.Option(metavar="M", help="Tasks that a process runs at once.")] = MAX_ACTIVE,
+    grace: Annotated[float, typer.Option(metavar="S", help="Seconds that running steps have to end.")] = GRACE,
+    store: StoreUrl = DEFAULT_STORE,
+    lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run all open tasks, and those that come, until a signal.
+
+    At SIGTERM or Ctrl-C no further step starts; those that run have the grace to end, and are stored. What has not
+    ended then is in doubt, and no strike. A second signal leaves at once. Any number of workers may share a store.
+
+    Exit code: 143 or 130 stopped by a signal, 2 not run.
+    """
+    for name, number in (("--processes", processes), ("--max-active", max_active)):
+        if number < 1:
+            raise CommandError(f"{name} is a whole number from 1, not {number}")
+    if not (math.isfinite(grace) and grace >= 0):
+        raise CommandError(f"--grace is a number of seconds from 0, not {grace:g}")
+    signals = Signals(patient=lifeline is not None)
+    signals.install()
+    if processes > 1:
+        words = [f"--max-active={max_active}", f"--grace={grace}", f"--store={store}", "--", *modules]
+        leave(Pool(processes, words, grace, signals).run())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    load_agents(modules)
+    log_to_stderr("closing: ")
+    leave(serve(store, signals, max_active=max_active, grace=grace, lifeline=lifeline))
 
 
 # ------------------------------------------------------------------ look, decide, rehearse

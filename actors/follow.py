@@ -5,19 +5,17 @@ What is told comes from the log alone, so it is the same whether this process ru
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import typer
 
 from actors.definitions import AnyAgent
+from actors.leaving import Signals
 from actors.ref import TaskRef
 from actors.system import GRACE, AgentSystem
 from actors.view import clock_time, headline
@@ -63,34 +61,6 @@ _COLOURS = {
 
 Say = Callable[[str, str], None]
 """Prints a line: its first word, and the rest."""
-
-
-class Signals:
-    """SIGINT and SIGTERM: within `in_good_order` the first is only noted, any other leaves at once."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._in_good_order = False
-
-    def install(self) -> None:
-        """Handle both, but for one that was ignored from the start, as by `nohup`."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._handle)
-
-    @contextmanager
-    def in_good_order(self) -> Iterator[None]:
-        """Only note the first signal within this block; whoever is in it looks at `received`."""
-        self._in_good_order = True
-        try:
-            yield
-        finally:
-            self._in_good_order = False
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if self.received is not None or not self._in_good_order:
-            os._exit(128 + number)
-        self.received = number
 
 
 class Follower:

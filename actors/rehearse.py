@@ -25,7 +25,7 @@ from actors.command import (
 from actors.definitions import AnyAgent, find_agent, known_agents
 from actors.documents import check_document, text_of
 from actors.replay import CRASHES, HANGS, Misfit, OneThread, Replay, Stop, replay, under_debugger
-from actors.target import CommandError, load_agent, load_module
+from actors.target import CommandError, load_agent, load_agents
 from actors.task_log import TaskLog
 from actors.view import clock_time
 from actors.wording import (
@@ -74,7 +74,7 @@ def check_tasks(
     if not timeout > 0:
         raise CommandError(f"--timeout is a number of seconds above 0, not {timeout:g}")
     with result_only() as write:
-        _load(modules)
+        load_agents(modules)
         log_to_stderr()
         with closing(existing(store)) as opened:
             verdicts = list(check(opened, _found, timeout))
@@ -87,15 +87,6 @@ def check_tasks(
             sys.stderr.flush()
             os._exit(code)  # code that hangs would keep this process too
     raise typer.Exit(code)
-
-
-def _load(modules: list[str]) -> None:
-    for module in modules:
-        if ":" in module:
-            raise CommandError(f"{module!r}: all agents of a module are checked: write {module.rpartition(':')[0]}")
-        load_module(module)
-    if not known_agents():
-        raise CommandError(f"{_listed(modules)}: no agent in it: @agent makes one of a function")
 
 
 def _found(name: str) -> AnyAgent | None:

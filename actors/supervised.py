@@ -2,16 +2,20 @@
 
 pykka says nothing about an actor that ends while it starts, or by a `BaseException`, which would stop every actor of
 the process besides (library facts B1). So nothing of ours leaves `on_receive`: it is caught here, told once, and the
-actor stops by itself.
+actor stops by itself. Nor does what befalls an actor of the user's own stop one of ours: pykka's registry, by which it
+would, has none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pykka
+
+A = TypeVar("A", bound=pykka.Actor)
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class Down:
 class SupervisedActor(pykka.ThreadingActor):
     """An actor that lives for one call of `live()` on a daemon thread of its own, and is then gone.
 
-    Guaranteed: `report` is called once, after `live` has ended, on the actor's thread; or by `launch`, where no
-    thread could be had.
+    Guaranteed: `report` is called once, on the actor's thread, after `live` has ended, or where the actor was stopped
+    before it began; or by `launch`, where no thread could be had.
     """
 
     use_daemon_thread = True
@@ -41,20 +45,22 @@ class SupervisedActor(pykka.ThreadingActor):
         super().__init__()
         self.name = name
         self._report = report
+        self._told = False
 
     @classmethod
     def launch(cls, *args: Any) -> Self:
         """Start an actor's life. Where the machine has no thread left, that is its end, told like any other."""
         made: list[Self] = []
         try:
-            cls.start(*args, made.append)
+            ref = unlist(cls.start(*args, made.append))
         except RuntimeError as error:
             actor = made[0]
-            pykka.ActorRegistry.unregister(actor.actor_ref)
+            unlist(actor.actor_ref)
             actor.actor_stopped.set()
-            actor._report(Down(actor.name, actor, error))
+            actor._tell_end(error)
         else:
-            made[0].actor_ref.tell(Live())
+            with suppress(pykka.ActorDeadError):  # stopped already, and told
+                ref.tell(Live())
         return made[0]
 
     def live(self) -> None:
@@ -69,4 +75,22 @@ class SupervisedActor(pykka.ThreadingActor):
         except BaseException as raised:
             error = raised
         self.actor_ref.stop(block=False)
-        self._report(Down(self.name, self, error))
+        self._tell_end(error)
+
+    def on_stop(self) -> None:
+        """Tell of the end of an actor that was stopped before it lived."""
+        self._tell_end(None)
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        if not self._told:
+            self._told = True
+            self._report(Down(self.name, self, error))
+
+
+def unlist(ref: pykka.ActorRef[A]) -> pykka.ActorRef[A]:
+    """Take an actor of ours off pykka's registry: who stops all that are there, or tells them something, means others.
+
+    It stops all by itself when an actor of anybody's ends by a `BaseException`, and would wait for ours for ever.
+    """
+    pykka.ActorRegistry.unregister(ref)
+    return ref

@@ -32,6 +32,7 @@ from domain.retry import STRIKE_LIMIT
 from domain.task import Status
 from stores import IndexRow, Store, open_store
 from stores.crash import SimulatedCrash
+from stores.lifetime import Resource
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -115,6 +116,7 @@ class AgentSystem(Spawner):
         if self._log is not None:
             raise RuntimeError("an AgentSystem is opened once; make another")
         store = open_store(self._given) if isinstance(self._given, str) else self._given
+        self._ours = Resource(store.url)
         log = TaskLog(store, now=self._runtime.clock.now)
         self._watching, self._log = Watching(log, self._runtime.threads), log
         if self._run:
@@ -157,25 +159,31 @@ class AgentSystem(Spawner):
         """Leave in good order: no new body starts, running ones get the grace and are stored; then the store is closed.
 
         A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored.
-        Who watches a task (`TaskRef.on_end`) is told at last what the log has then, within a second.
-        Calling it again only waits until it is closed.
+        Who watches a task (`TaskRef.on_end`) is told at last what the log has then, within a second. Calling it again
+        only waits until it is closed. In a child made by fork it does nothing: it is the parent's.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
-        if self._log is None:
+        if self._is_not_ours():
             return
         with self._closing:
             mine, self._closed = not self._closed, True
         if mine:
             self._closer = threading.get_ident()
             try:
-                self._shut_down(self._log.store)
+                self._shut_down()
             finally:
                 self._ended.set()
         elif self._closer != threading.get_ident():
             self.watching.excuse()
             self._ended.wait()
 
-    def _shut_down(self, store: Store) -> None:
+    def _is_not_ours(self) -> bool:
+        """Tell whether there is nothing to close: it was never open, or a parent has opened it that forked us."""
+        return self._log is None or self._ours.forked
+
+    def _shut_down(self) -> None:
+        assert self._log is not None  # noqa: S101  it is open
+        store = self._log.store
         try:
             try:
                 if self._tree is not None:
@@ -198,6 +206,8 @@ class AgentSystem(Spawner):
         The cancellation goes through when the system is closed.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
+        if self._is_not_ours():
+            return
         try:
             _, cancelled = await AWAITING.run(self._runtime.threads, self.close, on_cancel=self._hasten)
         except NoThreadError:  # better a loop that waits than a system that stays open
@@ -214,11 +224,15 @@ class AgentSystem(Spawner):
 
     @property
     def log(self) -> TaskLog:
-        """The log of this system's tasks. Raises SystemClosedError, and RuntimeError before it is open."""
+        """The log of this system's tasks.
+
+        Raises SystemClosedError, RuntimeError before it is open, StoreForkedError in a child made by fork.
+        """
         if self._closed:
             raise SystemClosedError("this AgentSystem was closed; its tasks go on with the next worker of the store")
         if self._log is None:
             raise RuntimeError("this AgentSystem is not open: use it in a `with` block")
+        self._ours.check()
         return self._log
 
     @property

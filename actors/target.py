@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from inspect import Parameter, Signature
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType, NoneType, SimpleNamespace
 from typing import Any, NoReturn, get_type_hints
 
-from actors.definitions import AnyAgent, AnyStep
+from actors.definitions import AnyAgent, AnyStep, known_agents
 from domain.values import convert
 
 _OURS = tuple(str(Path(__file__).resolve().parent.parent / name) + os.sep for name in ("actors", "domain", "stores"))
@@ -39,6 +39,17 @@ def load_agent(target: str) -> AnyAgent:
     if not place or not name:
         raise CommandError(f"{target!r} names no agent: write FILE.py:AGENT or MODULE:AGENT, such as report.py:report")
     return _agent_in(load_module(place), place, name)
+
+
+def load_agents(places: Iterable[str]) -> None:
+    """Import files and modules for all agents that they bring. Raises CommandError, also for one that brings none."""
+    for place in places:
+        if ":" in place:
+            raise CommandError(f"{place!r}: all agents of a module are meant: write {place.rpartition(':')[0]}")
+        before = known_agents()
+        module = load_module(place)
+        if known_agents() == before and not any(isinstance(value, AnyAgent) for value in vars(module).values()):
+            raise CommandError(f"{place}: no agent in it: @agent makes one of a function")
 
 
 def load_module(place: str) -> ModuleType:

@@ -18,6 +18,7 @@ from actors.info import checked
 from actors.raised import step_error_of
 from actors.runtime import Runtime
 from actors.threads import NoThreadError
+from actors.view import headline
 from actors.where import where
 from actors.worker import Worker
 from domain.errors import (
@@ -92,7 +93,12 @@ class TaskActor(EventSourcedActor):
         self.claimed = bool(claimed)
         if not claimed and not self.worker.stopping.is_set():
             self.worker.log.compare(self.name)
+        if claimed and self.task.held is not None:
+            self._say_held()
         return agent if claimed and self.task.held is None else None
+
+    def _say_held(self) -> None:
+        logger.error("task %s is held: %s", self.name, headline(self.task))
 
     def _fits_again(self, agent: AnyAgent) -> bool:
         """Replay a task that is held for its code, read-only, up to the first body: does the code fit its log now?"""
@@ -194,6 +200,7 @@ class TaskActor(EventSourcedActor):
         if agent.on_failure == "hold" and record is not None and not isinstance(record.outcome, Released):
             details = {"message": str(fault)}
             append(lambda task, now: task.hold(number, now, FAILED_STEP, error.path, details))
+            self._say_held()
             return
         told = Fault(fault.kinds, f"step {error.path} {error.step}: {fault.message}", fault.traceback, fault.causes)
         append(lambda task, now: task.fail(number, now, told))

@@ -24,7 +24,7 @@ from actors.lease import Lease
 from actors.patience import Patience
 from actors.recovery import Recovery
 from actors.runtime import Runtime
-from actors.supervised import Down, SupervisedActor
+from actors.supervised import Down, SupervisedActor, unlist
 from actors.supervisor import Supervisor
 from actors.task_log import TaskLog
 from actors.tenure import Tenure
@@ -114,7 +114,7 @@ class SupervisionTree:
                     self.supervisor.tell(down)
 
     def _supervise(self) -> None:
-        self.supervisor = Supervisor.start(self.worker, self.directory, self._place_free, self._launch)
+        self.supervisor = unlist(Supervisor.start(self.worker, self.directory, self._place_free, self._launch))
 
     def _supervise_anew(self) -> None:
         """Make the supervisor anew, as where other actors of the process have stopped all: its children go on."""
@@ -157,6 +157,11 @@ class SupervisionTree:
         """Tell others which agents this worker knows now, and look for work at once."""
         self._lock.update(self._about())
         self.worker.wake.set()
+
+    def running(self) -> int:
+        """Count the bodies that run now."""
+        activations = [actor.activation for actor in self.directory.hosted().values() if actor is not None]
+        return sum(len(activation.running) for activation in activations if activation is not None)
 
     def stop(self, grace: float) -> None:
         """Start no new body, give running ones `grace` seconds, mark what is given up, release the lock."""

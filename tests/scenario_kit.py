@@ -7,6 +7,7 @@ take what they need from `tests.scenario_kit`. Only the ledger proves what happe
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -20,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import dedent
 from time import monotonic
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from actors import AgentSystem, TaskError, TaskRef, step_info
 
@@ -70,6 +71,12 @@ def die_once(mark: str) -> None:
         die()
 
 
+def pass_door(name: str) -> None:
+    """Wait until the test has opened the door of that name."""
+    with open(f"{name}.door") as door:
+        fcntl.flock(door, fcntl.LOCK_SH)
+
+
 def say(*words: object) -> None:
     """Tell the test something, in one line."""
     print(*words, flush=True)
@@ -101,13 +108,31 @@ class Program:
         self._heard = b""
         with errors.open("wb") as stderr:
             self._process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                process_group=0,
             )
 
     @property
     def errors(self) -> str:
         """What it has written to standard error so far."""
         return self._errors.read_text()
+
+    @property
+    def pid(self) -> int:
+        """Its process, which leads a group of its own, as that of a terminal does."""
+        return self._process.pid
+
+    def complain(self, words: str, count: int = 1, timeout: float = TIMEOUT) -> None:
+        """Wait until it has written something to standard error, so many times."""
+        until, pause = monotonic() + timeout, threading.Event()
+        while self.errors.count(words) < count and self._process.poll() is None and monotonic() < until:
+            pause.wait(0.01)
+        assert self.errors.count(words) >= count, f"{words!r} is not among what it has written:\n{self.errors}"
 
     def say(self, line: str) -> None:
         """Tell it something."""
@@ -171,6 +196,7 @@ class World:
         self.folder = folder
         self._bytecode = bytecode
         self._programs: list[Program] = []
+        self._doors: dict[str, TextIO] = {}
         self.use("tasks.db")
 
     def __enter__(self) -> Self:
@@ -179,6 +205,17 @@ class World:
     def __exit__(self, *_: object) -> None:
         for program in self._programs:
             program.kill()
+        for name in list(self._doors):
+            self.open_door(name)
+
+    def shut_door(self, name: str) -> None:
+        """Let everybody who comes to a door wait there, in any process, until it is opened."""
+        self._doors[name] = (self.folder / f"{name}.door").open("w")
+        fcntl.flock(self._doors[name], fcntl.LOCK_EX)
+
+    def open_door(self, name: str) -> None:
+        """Open a door for good."""
+        self._doors.pop(name).close()
 
     def use(self, name: str) -> None:
         """Go on with another store file."""
@@ -194,8 +231,15 @@ class World:
 
     def start(self, program: Path, *args: object) -> Program:
         """Start a program and let it run."""
+        return self._start([str(program), *map(str, args)])
+
+    def perdure(self, *words: str) -> Program:
+        """Start the command `perdure` with these words, on this store."""
+        return self._start(["-m", "actors", *words, "--store", self.url])
+
+    def _start(self, words: list[str]) -> Program:
         errors = self.folder / f"stderr-{len(self._programs)}.txt"
-        started = Program([sys.executable, str(program), *map(str, args)], self.folder, errors, self._bytecode)
+        started = Program([sys.executable, *words], self.folder, errors, self._bytecode)
         self._programs.append(started)
         return started
 

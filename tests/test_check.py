@@ -286,7 +286,7 @@ WRONG = [
     (["check"], None),
     (["check", "nowhere.py"], "there is no file nowhere.py in "),
     (["check", "nowhere"], "there is no module nowhere in "),
-    (["check", "work.py:report"], "'work.py:report': all agents of a module are checked: write work.py"),
+    (["check", "work.py:report"], "'work.py:report': all agents of a module are meant: write work.py"),
     (["check", "broken.py"], "broken.py cannot be imported:"),
     (["check", "work.py", "--timeout", "0"], "--timeout is a number of seconds above 0, not 0"),
     (["check", "work.py", "--timeout", "nan"], "--timeout is a number of seconds above 0, not nan"),

@@ -12,7 +12,7 @@ from actors import AgentSystem
 from actors.cli import app
 from tests.shell import Shell, agent_named, words_of
 
-COMMANDS = ["check", "demo", "list", "release", "replay", "resolve", "run", "show", "tree"]
+COMMANDS = ["check", "demo", "list", "release", "replay", "resolve", "run", "show", "tree", "worker"]
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pykka
 import pytest
 
 from actors import AgentSystem, ResolveError, TaskHeldError, TaskRef, agent, step
@@ -821,7 +820,6 @@ def test_closing_lets_the_lock_go_whatever_keeps_the_supervisor_busy(
 
 
 def test_a_supervisor_that_dies_is_made_anew_and_its_children_go_on(store: Store) -> None:
-    """As where another part of the program stops all actors of the process: pykka does so on a BaseException too."""
     entered, go_on = threading.Event(), threading.Event()
 
     @step
@@ -839,10 +837,9 @@ def test_a_supervisor_that_dies_is_made_anew_and_its_children_go_on(store: Store
     with AgentSystem(store, max_active=1) as system:
         task = system.spawn(new_agent(work))
         assert entered.wait(SOON)
-        pykka.ActorRegistry.stop_all(block=False)
         tree = system._tree
         assert tree is not None
-        wait_for(tree.supervisor.actor_stopped.is_set)
+        tree.supervisor.stop(timeout=SOON)
         go_on.set()
         assert task.result(timeout=SOON) == "kept"
         assert system.spawn(new_agent(quick)).result(timeout=SOON) == "done"

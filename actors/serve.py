@@ -1,0 +1,71 @@
+"""One worker in the foreground: it runs what is open until it is told to stop, and says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection
+
+from actors.command import SHOWN
+from actors.follow import OPEN, say
+from actors.leaving import Signals
+from actors.system import AgentSystem
+from actors.target import CommandError
+from actors.tree import SupervisionTree
+from actors.wording import plain
+
+AGAIN = "the same command again goes on where it was"
+
+
+def serve(store: str, signals: Signals, *, max_active: int, grace: float, lifeline: int | None = None) -> int:
+    """Run the open tasks of all agents that are known until a signal comes, and give the exit code.
+
+    `lifeline` is a descriptor that a parent process has the other end of: it is told there when the worker is at work,
+    and its death, which closes that end, is a signal too; all but the first words are left to it.
+
+    Raises CommandError for a store in memory, and what opening a store raises.
+    """
+    if store == "memory:":
+        raise CommandError("a memory: store is private to the process that made it: there is nothing in it to run")
+    with signals.in_good_order():
+        with AgentSystem(store, max_active=max_active, grace=grace) as system:
+            tree = system._tree
+            assert tree is not None  # noqa: S101  it is no client
+            name = f"worker {tree.worker.id} (pid {os.getpid()})"
+            _say_opening(system, name, tree.worker.agents())
+            _wait(signals, lifeline)
+            _say_stopping(tree, grace, "" if lifeline is None else f"{name}: ", alone=lifeline is None)
+        if lifeline is None:
+            say("stopped", AGAIN)
+    return 128 + (signals.received or signal.SIGTERM)
+
+
+def _wait(signals: Signals, lifeline: int | None) -> None:
+    if lifeline is None:
+        while signals.received is None:
+            signals.wait()
+        return
+    os.set_inheritable(lifeline, False)
+    os.write(lifeline, b"!")
+    while signals.received is None:
+        if signals.wait(lifeline) and not os.read(lifeline, 1):
+            say("stopping", f"pid {os.getpid()}: the parent of this worker process is gone")
+            return
+
+
+def _say_opening(system: AgentSystem, name: str, agents: Collection[str]) -> None:
+    store = system.log.store
+    count = len(store.recorder.select_entries(status=OPEN))
+    first = sorted(agents)[:SHOWN]
+    more = f" and {len(agents) - SHOWN:,} more" if len(agents) > SHOWN else ""
+    tasks = f"{count:,} task{'s' if count != 1 else ''} open"
+    say("", f"perdure: {store.url} · {tasks} · {name} runs {plain(', '.join(first))}{more}")
+
+
+def _say_stopping(tree: SupervisionTree, grace: float, who: str, *, alone: bool) -> None:
+    """Say for what the worker still waits, if for anything."""
+    tasks, steps = len(tree.directory.hosted()), tree.running()
+    if tasks:
+        what = f"running step{'s' if steps != 1 else ''}" if steps else f"task{'s' if tasks != 1 else ''} between steps"
+        second = "; a second signal leaves at once" if alone else ""
+        say("stopping", f"{who}up to {grace:g} s for {steps or tasks:,} {what}{second}")

@@ -138,13 +138,16 @@ class AgentSystem:
     def close(self) -> None:
         """Leave in good order: no new body starts, running ones get the grace and are stored; then the store is closed.
 
-        A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored.
+        A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored. So is
+        one that ends because this system refuses it something by now, such as the result of a task for which it waits.
         Calling it again only waits until it is closed.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
         if self._log is None:
             return
         with self._closing:
+            if self._tree is not None:
+                self._tree.worker.stopping.set()  # first: a body that is refused then knows why
             mine, self._closed = not self._closed, True
         if mine:
             self._closer = threading.get_ident()

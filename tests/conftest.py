@@ -13,6 +13,9 @@ from tests.scenario_kit import World
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--trials", type=int, default=40, help="how often a test that kills real processes tries")
     parser.addoption("--seeds", type=int, default=3, help="how many random seeds a test of random runs takes")
+    parser.addoption(
+        "--chaos-seconds", type=float, default=5.0, help="how long processes are killed in a round of chaos"
+    )
 
 
 @pytest.fixture(scope="session")

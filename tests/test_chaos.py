@@ -39,11 +39,11 @@ LONGEST = 60.0
 
 
 @pytest.mark.timeout(LONGEST + SETTLING + 90)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_dies_nothing_is_lost_nothing_is_repeated_and_no_log_is_torn(
     seed: int, tmp_path: Path, bytecode: Path, pytestconfig: pytest.Config
 ) -> None:
-    """An even seed has no limit of strikes; an odd one has, and a person who lets go on what is held for it."""
+    """Once with a limit of strikes, and a person who lets go on what is held; once with workers that rob each other."""
     seconds = min(pytestconfig.getoption("--chaos-seconds"), LONGEST)
     verdict = play(seed, seconds, tmp_path, bytecode=bytecode)
     print(verdict)

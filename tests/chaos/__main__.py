@@ -36,7 +36,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="no round begins after these (%(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, help="chaos in one round (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="that of the first round; odd ones limit strikes")
+    parser.add_argument("--seed", type=int, default=0, help="that of the first round; the next ones follow")
     parser.add_argument("--processes", type=int, default=3, help="workers (%(default)s)")
     parser.add_argument("--store", help="a URL, of an empty store; by default a file for each round")
     return parser.parse_args()

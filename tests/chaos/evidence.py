@@ -65,6 +65,16 @@ class History:
                 return number, event
         return None
 
+    def could_begin(self, path: str, attempt: int) -> float:
+        """Give a time before which an attempt has not begun: that of its activation, or of the attempt before it."""
+        time = 0.0
+        for event in self.events:
+            if isinstance(event, StepStarted) and (event.path, event.attempt) == (path, attempt):
+                break
+            if isinstance(event, Activated) or (isinstance(event, StepEvent) and event.path == path):
+                time = event.timestamp
+        return time
+
 
 def is_outcome(event: TaskEvent) -> bool:
     """Tell whether a step ends with this event for good."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Self
 
-from tests.chaos.plan import Action
+from tests.chaos.plan import Action, Plan
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "leave": signal.SIGTERM}
@@ -71,13 +71,13 @@ class Fleet:
     `bytecode` is a folder that rounds share, so that processes start fast whatever the environment says about it.
     """
 
-    def __init__(self, folder: Path, bytecode: Path, store: str, seed: int, strikes: int | None) -> None:
+    def __init__(self, folder: Path, bytecode: Path, store: str, plan: Plan) -> None:
         self.diary: list[str] = []
         self.done: Counter[str] = Counter()
         self._folder = folder
         self._modules = {
-            "worker": ["tests.chaos.worker", store, str(strikes or 0)],
-            "client": ["tests.chaos.client", store, str(seed)],
+            "worker": ["tests.chaos.worker", store, str(plan.strikes or 0), "hasty" if plan.hasty else ""],
+            "client": ["tests.chaos.client", store, str(plan.seed)],
         }
         self._environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(bytecode)}
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ from domain.fold import fold
 from domain.task import STRIKES, idempotency_key
 from domain.values import decode
 from stores import IndexRow
-from tests.chaos.evidence import Ending, Evidence, StepEvent, is_outcome
+from tests.chaos.evidence import Ending, Evidence, History, StepEvent, is_outcome
 from tests.chaos.programs import BEATS, KINDS, STEPS, UNRECORDED, OnPurposeError
 
 
@@ -231,14 +231,14 @@ def doubts_were_asked(evidence: Evidence) -> Found:
 
 
 def heartbeats_are_heard(evidence: Evidence) -> Found:
-    """An attempt is given the last heartbeat that was stored before: the last that is told of, or a later one."""
-    beats: dict[tuple[str, str], int] = defaultdict(int)
-    for line in evidence.lines:
-        step = line.task, line.path
-        if line.what == "heard" and not beats[step] <= line.number <= line.attempt * BEATS:
-            yield line.task, f"step {line.path}, attempt {line.attempt}, heard {line.number} after {beats[step]}"
-        elif line.what == "beat":
-            beats[step] = max(beats[step], line.number)
+    """An attempt is given the last heartbeat that was stored before it could begin, or one that came after all."""
+    for heard in [line for line in evidence.lines if line.what == "heard"]:
+        began = evidence.histories.get(heard.task, History([])).could_begin(heard.path, heard.attempt)
+        step = heard.task, heard.path
+        beats = [line for line in evidence.lines if line.what == "beat" and (line.task, line.path) == step]
+        stored = [line.number for line in beats if line.attempt < heard.attempt and line.at < began]
+        if not max(stored, default=0) <= heard.number <= heard.attempt * BEATS:
+            yield heard.task, f"step {heard.path}, attempt {heard.attempt}, heard {heard.number} after {stored}"
 
 
 def token_of(event: Any) -> str:

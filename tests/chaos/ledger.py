@@ -26,7 +26,7 @@ class Line:
         died: a body is about to kill its process, whose pid is `number`.
         crashed: an agent is about to crash, once.
         accepted: a spawn of `task` has returned.
-    `activation`: the one for which the code ran. `at`: Unix seconds, for people only.
+    `activation`: the one for which the code ran. `at`: Unix seconds.
     """
 
     what: str

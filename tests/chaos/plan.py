@@ -35,25 +35,30 @@ class Action:
 
 @dataclass(frozen=True)
 class Plan:
-    """A round: its actions in the order of time, and the strike limit of its workers (None for none)."""
+    """A round: its actions in the order of time, and of what kind its workers are.
+
+    `strikes`: their limit, None for none. `hasty`: they take living workers for dead now and then.
+    """
 
     seed: int
     seconds: float
     processes: int
     strikes: int | None
+    hasty: bool
     actions: tuple[Action, ...]
 
 
 def draw_plan(seed: int, seconds: float, processes: int) -> Plan:
     """Draw a round: `processes` places for workers and one for a client, each with one life after another.
 
-    Every second seed has workers with the real strike limit.
+    Of four seeds in a row one has plain workers, one such with the real strike limit, one hasty ones, one both.
     """
     draw = Random(seed)
     outages = [at for at in _moments(draw) if at < seconds]
     places = [f"worker-{number}" for number in range(1, processes + 1)] + ["client"]
     actions = [action for place in places for action in _lives(draw, place, seconds, outages)]
-    return Plan(seed, seconds, processes, STRIKE_LIMIT if seed % 2 else None, tuple(sorted(actions)))
+    strikes, hasty = STRIKE_LIMIT if seed % 2 else None, seed % 4 > 1
+    return Plan(seed, seconds, processes, strikes, hasty, tuple(sorted(actions)))
 
 
 def _moments(draw: Random) -> list[float]:

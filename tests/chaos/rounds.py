@@ -40,7 +40,8 @@ class Verdict:
     def __str__(self) -> str:
         told = ", ".join(f"{count} {what}" for what, count in sorted(self.totals.items()))
         strikes = f"{self.plan.strikes} strikes" if self.plan.strikes else "no limit of strikes"
-        first = f"seed {self.plan.seed} ({self.plan.processes} workers, {strikes}): {told}"
+        workers = f"{self.plan.processes} {'hasty ' if self.plan.hasty else ''}workers"
+        first = f"seed {self.plan.seed} ({workers}, {strikes}): {told}"
         if not self.complaints:
             return first
         return "\n".join([first, f"in {self.folder}", *self.diary, *map(str, self.complaints)])
@@ -52,7 +53,7 @@ def play(
     """Play the round of a seed: `seconds` of chaos, in an empty folder, on a store of its own in it by default."""
     plan = draw_plan(seed, seconds, processes)
     store = store or f"sqlite:///{folder / 'chaos.db'}"
-    with Fleet(folder, bytecode, store, seed, plan.strikes) as fleet, AgentSystem(store, run=False) as system:
+    with Fleet(folder, bytecode, store, plan) as fleet, AgentSystem(store, run=False) as system:
         with Operator(system, folder, plan) as operator:
             for action in plan.actions:
                 pass_time(fleet, action.at)

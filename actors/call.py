@@ -17,7 +17,7 @@ from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
 from actors.raised import to_data
 from actors.recorded import RecordedCall
 from actors.threads import Job, NoThreadError
-from domain.errors import GivenUp, StepTimeoutError, UnstorableValueError
+from domain.errors import GivenUp, StepTimeoutError, SystemClosedError, UnstorableValueError
 from domain.events import TaskEvent
 from domain.faults import Fault
 from domain.record import StepRecord
@@ -88,6 +88,9 @@ class StepCall(RecordedCall):
                 await self._cancelled(attempt)
             else:
                 ended = await self._enter("body", body, step.fn, self.args, self.kwargs, is_async=step.is_async)
+                if self._is_cut_short(ended):
+                    activation.leave_body(body)
+                    self._leave_in_doubt()
                 await self._record(attempt, ended)
         except StopAsked as asked:
             activation.leave_body(body)
@@ -235,6 +238,8 @@ class StepCall(RecordedCall):
         """Ask `on_doubt`, and tell whether it happened, which is in the log then; where nobody can tell, hold."""
         ask = cast("Callable[..., Any]", self.settings.on_doubt)
         ended = await self._enter_doubt(record, ask)
+        if self._is_cut_short(ended):
+            self.activation.stop(here=not self.colour.awaits)
         answer, why = ended.value, ""
         name = getattr(ask, "__name__", "on_doubt")
         if isinstance(answer, NotHappened):
@@ -274,8 +279,12 @@ class StepCall(RecordedCall):
         finally:
             activation.leave_body(body)
 
+    def _is_cut_short(self, ended: Ended) -> bool:
+        """Tell whether user code has asked its own system for something while that closes."""
+        return issubclass(type(ended.error), SystemClosedError) and self.activation.hints.stop.is_set()
+
     def _leave_in_doubt(self) -> NoReturn:
-        """Stop with a body that its worker has given up because it closes: no failure of the step's own."""
+        """Stop with a body that is cut off because its worker closes: no failure of the step's own."""
         self.activation.stop(here=not self.colour.awaits, cut_off=[self.path])
 
     # ------------------------------------------------------------------ parts

@@ -158,7 +158,8 @@ class AgentSystem(Spawner):
     def close(self) -> None:
         """Leave in good order: no new body starts, running ones get the grace and are stored; then the store is closed.
 
-        A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored.
+        A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored. So is
+        one that ends because this system refuses it something by now, such as the result of a task for which it waits.
         Who watches a task (`TaskRef.on_end`) is told at last what the log has then, within a second. Calling it again
         only waits until it is closed. In a child made by fork it does nothing: it is the parent's.
         """
@@ -166,6 +167,8 @@ class AgentSystem(Spawner):
         if self._is_not_ours():
             return
         with self._closing:
+            if self._tree is not None:
+                self._tree.worker.stopping.set()  # first: a body that is refused then knows why
             mine, self._closed = not self._closed, True
         if mine:
             self._closer = threading.get_ident()

@@ -11,6 +11,7 @@ from actors import (
     AgentSystem,
     FailTask,
     Fault,
+    Happened,
     StepError,
     StoreError,
     Suspended,
@@ -25,7 +26,7 @@ from actors.testing import CrashPlan, SimulatedCrash
 from domain.events import Passivated, StepStarted
 from stores import Store
 from stores.crash import CrashingStore, FaultPlan
-from tests.lives import PATIENCE, die, kinds, live, log
+from tests.lives import PATIENCE, die, kinds, live, log, wait_for
 
 
 @pytest.fixture
@@ -343,6 +344,69 @@ def test_a_body_that_outlives_the_grace_is_given_up_and_its_late_result_is_not_s
     assert live(disk, flow) == "attempt 2"
     assert attempts == [1, 2]
     assert kinds(disk).count("StepSucceeded") == 1
+
+
+def test_a_body_that_waits_for_another_task_while_its_system_closes_is_cut_off_and_has_not_failed(disk: Store) -> None:
+    """A deploy is no reason for a task to fail: its next worker waits again."""
+    waiting = Waiting()
+    with AgentSystem(disk, grace=PATIENCE) as waiting.system:
+        waiting.system.spawn(waiting.parent, id="t")
+        assert waiting.entered.wait(PATIENCE)
+        waiting.finish_after(waiting.system)
+    stopped = log(disk)[-1]
+    assert isinstance(stopped, Passivated)
+    assert stopped.cut_off == ["1"]
+    with AgentSystem(disk) as waiting.system:
+        assert waiting.system.task("t").result(PATIENCE) == "of the child"
+    assert kinds(disk)[2:] == ["StepStarted", "Passivated", "Activated", "StepStarted", "StepSucceeded", "Completed"]
+
+
+def test_an_answer_that_waits_for_another_task_while_its_system_closes_is_asked_for_again(disk: Store) -> None:
+    waiting = Waiting()
+    die(disk, waiting.asking_parent, at="body.before")
+    with AgentSystem(disk, grace=PATIENCE) as waiting.system:
+        assert waiting.entered.wait(PATIENCE)
+        waiting.finish_after(waiting.system)
+    assert kinds(disk)[3:] == ["Activated", "Passivated"]
+    with AgentSystem(disk) as waiting.system:
+        assert waiting.system.task("t").result(PATIENCE) == "of the child"
+    assert kinds(disk)[5:] == ["Activated", "StepSucceeded", "Completed"]
+
+
+class Waiting:
+    """Agents of which a body, or an `on_doubt` function, waits for a child that ends only when its system closes."""
+
+    def __init__(self) -> None:
+        self.system: AgentSystem | None = None
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+        @step(name="sits")
+        def sits() -> str:
+            self.entered.set()
+            assert self.go_on.wait(PATIENCE)
+            return "of the child"
+
+        @agent(name="waiting: child")
+        def child() -> str:
+            return sits()
+
+        def wait(*_: object) -> str:
+            assert self.system is not None
+            return self.system.spawn(child, id="child").result(PATIENCE)
+
+        waits = step(name="waits")(lambda_to_function(wait))
+        asks = step(name="asks", on_doubt=lambda doubt: Happened(wait()))(lambda_to_function(wait))
+        self.parent = agent(name="waiting: parent")(lambda_to_function(waits))
+        self.asking_parent = agent(name="waiting: asking parent")(lambda_to_function(asks))
+
+    def finish_after(self, system: AgentSystem) -> None:
+        """Let the child's step end as soon as the task `t` was stopped."""
+
+        def finish() -> None:
+            wait_for(lambda: system._tree is not None and "t" not in system._tree.directory.hosted())
+            self.go_on.set()
+
+        threading.Thread(target=finish).start()
 
 
 def test_a_step_that_is_stopped_for_is_not_started(disk: Store) -> None:

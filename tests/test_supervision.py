@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 
 from actors import AgentSystem, ResolveError, TaskHeldError, TaskRef, agent, step
+from actors.activation import Hints
 from actors.appender import Appender
+from actors.definitions import find_agent, known_agents
 from actors.recovery import Recovery
+from actors.runtime import Runtime
 from actors.supervisor import Supervisor
 from actors.task_actor import TaskActor
 from actors.task_log import TaskLog
+from actors.worker import Worker
 from domain.events import Activated, Held, Passivated, Released, Restarted, StepFailed, StepStarted, StepSucceeded
 from domain.record import Call
 from domain.retry import restart_delay
@@ -468,6 +472,22 @@ def test_a_task_held_for_its_code_is_tried_again_once_per_worker_and_nothing_wri
         assert system.task("t").result(timeout=SOON) == "new"
         assert topics(system.task("t"))[held : held + 2] == ["Released", "Activated"]
     assert calls == ["new"]
+
+
+def test_who_comes_late_to_a_task_leaves_it_until_it_is_due(store: Store) -> None:
+    """Two workers have seen the row of a new task; the other has claimed it meanwhile, and given it back to wait."""
+
+    def work() -> None: ...
+
+    with AgentSystem(store, run=False) as client:
+        client.spawn(new_agent(work), id="t")
+    log = TaskLog(store)
+    appender = Appender(log, log.load("t"))
+    appender.append(partial(_activate, "other"))
+    appender.append(lambda task, now: task.passivate(1, now, [], due=now + 60))
+    worker = Worker("late", log, Runtime(), 3, None, find_agent, known_agents, lambda _: None, lambda: None)
+    assert TaskActor.launch(worker, "t", Hints()).actor_stopped.wait(SOON)
+    assert log.load("t").version == appender.task.version == 3
 
 
 def test_ten_thousand_deaths_would_not_make_a_restart_wait_longer_than_a_minute() -> None:

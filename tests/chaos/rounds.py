@@ -1,0 +1,160 @@
+"""A round: chaos for a time, then peace until all has settled, then the verdict."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Self
+
+from actors import AgentSystem, ResolveError, TaskEndedError
+from domain.events import Activated, Passivated, StepFailed, StepStarted, StepSucceeded
+from domain.task import IN_DOUBT, STRIKES, idempotency_key
+from tests.chaos import ledger
+from tests.chaos.evidence import Evidence
+from tests.chaos.fleet import Fleet
+from tests.chaos.judge import Complaint, judge
+from tests.chaos.plan import Action, Plan, draw_plan
+
+SETTLING = 90.0
+"""Seconds after the chaos in which every task has to end."""
+LOOK = 0.1
+"""Seconds between two looks at what is open, or held."""
+OPEN = ("queued", "running", "waiting", "held")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a round came to."""
+
+    plan: Plan
+    folder: Path
+    totals: Counter[str]
+    complaints: list[Complaint]
+    diary: list[str]
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{count} {what}" for what, count in sorted(self.totals.items()))
+        strikes = f"{self.plan.strikes} strikes" if self.plan.strikes else "no limit of strikes"
+        workers = f"{self.plan.processes} {'hasty ' if self.plan.hasty else ''}workers"
+        first = f"seed {self.plan.seed} ({workers}, {strikes}): {told}"
+        if not self.complaints:
+            return first
+        return "\n".join([first, f"in {self.folder}", *self.diary, *map(str, self.complaints)])
+
+
+def play(
+    seed: int, seconds: float, folder: Path, *, bytecode: Path, processes: int = 3, store: str | None = None
+) -> Verdict:
+    """Play the round of a seed: `seconds` of chaos, in an empty folder, on a store of its own in it by default."""
+    plan = draw_plan(seed, seconds, processes)
+    store = store or f"sqlite:///{folder / 'chaos.db'}"
+    with Fleet(folder, bytecode, store, plan) as fleet, AgentSystem(store, run=False) as system:
+        with Operator(system, folder, plan) as operator:
+            for action in plan.actions:
+                pass_time(fleet, action.at)
+                fleet.do(action)
+            pass_time(fleet, seconds)
+            settled = settle(fleet, plan, operator)
+        fleet.everybody("leave")
+        ends = fleet.ends()
+        evidence = Evidence(ledger.read(folder), *collect(system), plan.strikes, ends)
+    totals = totalled(evidence) + fleet.done + Counter({"decisions": operator.decisions, "seconds settling": settled})
+    return Verdict(plan, folder, totals, judge(evidence), fleet.diary)
+
+
+def pass_time(fleet: Fleet, until: float) -> None:
+    """Let the round's time pass, and see to those that kill themselves."""
+    fleet.revive()
+    while fleet.time < until:
+        time.sleep(min(LOOK, max(0.0, until - fleet.time)))
+        fleet.revive()
+
+
+def settle(fleet: Fleet, plan: Plan, operator: Operator) -> int:
+    """End the chaos, and wait until every task has ended; give the seconds that it took."""
+    began = monotonic()
+    fleet.everybody("kill", "client")
+    fleet.everybody("thaw")
+    for number in range(plan.processes - len(fleet.working())):
+        fleet.do(Action(fleet.time, "start", f"worker-{number + 1}.last"))
+    while operator.has_work() and monotonic() < began + SETTLING:
+        pass_time(fleet, fleet.time + LOOK)
+    return round(monotonic() - began)
+
+
+def collect(system: AgentSystem) -> tuple[dict, dict]:
+    """Give the log and the index row of each task."""
+    recorder, log = system.log.recorder, system.log
+    rows = {row.id: row for row in recorder.select_entries()}
+    return {task: list(log.events.get(task)) for task in recorder.select_ids()}, rows
+
+
+def totalled(evidence: Evidence) -> Counter[str]:
+    """Count what has happened."""
+    events = [event for log in evidence.logs.values() for event in log]
+    kinds = Counter(map(type, events))
+    return Counter(
+        {
+            "tasks": len(evidence.logs),
+            "steps": kinds[StepSucceeded] + sum(isinstance(e, StepFailed) and e.retry_at is None for e in events),
+            "attempts": kinds[StepStarted],
+            "doubts": sum(isinstance(event, StepStarted) and bool(event.doubt) for event in events),
+            "activations": kinds[Activated],
+            "passivations": kinds[Passivated],
+            "effects": sum(map(len, evidence.effects.values())),
+        }
+    )
+
+
+class Operator:
+    """The person who decides about what is held, as the ledger has it: on a thread, for the time of the `with`.
+
+    Lets a task go on that is held for strikes, where its workers have a limit. Any other hold stays: it is a fault.
+    """
+
+    def __init__(self, system: AgentSystem, folder: Path, plan: Plan) -> None:
+        self.decisions = 0
+        self._over = threading.Event()
+        self._system = system
+        self._folder = folder
+        self._strikes = plan.strikes
+        self._thread = threading.Thread(target=self._work, name="operator")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def has_work(self) -> bool:
+        """Tell whether a task is open."""
+        return bool(self._system.log.recorder.select_entries(status=OPEN, limit=1))
+
+    def _work(self) -> None:
+        while not self._over.wait(LOOK):
+            for row in self._system.log.recorder.select_entries(status=["held"]):
+                with suppress(ResolveError, TaskEndedError):  # it goes on already
+                    self._decide(row.id)
+
+    def _decide(self, task: str) -> None:
+        held = self._system.log.load(task)
+        if held.held is None:
+            return
+        ref = self._system.task(task)
+        if held.held.reason == STRIKES and self._strikes is not None:
+            ref.release(by="the operator")
+        elif held.held.reason == IN_DOUBT:
+            path, key = held.held.path, idempotency_key(held.birth, held.held.path)
+            made = ledger.effect_of(key, self._folder)
+            happened = {"value": [made.number, made.token]} if made is not None else {"rerun": True}
+            ref.resolve(path, **happened, by="the operator")
+        else:
+            return
+        self.decisions += 1

@@ -1,0 +1,331 @@
+"""Chaos in small doses, seeded; and the judge, which has to see every kind of broken promise."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import AgentSystem, open_store
+from domain.events import (
+    Activated,
+    Completed,
+    Created,
+    Failed,
+    Held,
+    Passivated,
+    Restarted,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    TaskEvent,
+)
+from stores import Store
+from tests.chaos import ledger, programs
+from tests.chaos.evidence import Evidence
+from tests.chaos.fleet import End
+from tests.chaos.judge import RULES, judge
+from tests.chaos.ledger import Line
+from tests.chaos.plan import draw_plan
+from tests.chaos.rounds import SETTLING, collect, play
+from tests.lives import die, wait_for
+
+LONGEST = 60.0
+"""Seconds of chaos that a test may be asked for."""
+
+
+@pytest.mark.timeout(LONGEST + SETTLING + 90)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_dies_nothing_is_lost_nothing_is_repeated_and_no_log_is_torn(
+    seed: int, tmp_path: Path, bytecode: Path, pytestconfig: pytest.Config
+) -> None:
+    """Once with a limit of strikes, and a person who lets go on what is held; once with workers that rob each other."""
+    seconds = min(pytestconfig.getoption("--chaos-seconds"), LONGEST)
+    verdict = play(seed, seconds, tmp_path, bytecode=bytecode)
+    print(verdict)
+    assert not verdict.complaints
+    assert verdict.totals["kill"] > 0 < verdict.totals["steps"]
+
+
+def test_a_plan_follows_from_its_seed_and_leaves_no_process_out() -> None:
+    plan = draw_plan(7, 60, 3)
+    assert plan == draw_plan(7, 60, 3) != draw_plan(8, 60, 3)
+    assert {action.process.partition(".")[0] for action in plan.actions} == {
+        *("worker-1", "worker-2", "worker-3", "client"),
+    }
+    assert {action.what for action in plan.actions} == {"start", "kill", "freeze", "thaw", "leave"}
+    assert all(0 <= action.at < plan.seconds for action in plan.actions)
+
+
+# ------------------------------------------------------------------ what was honestly done
+
+
+def live_badly(disk: Store) -> None:
+    """Let the task `t` die in every way that leaves a doubt: an effect that happened, a hold, one that did not."""
+    given = (1, ["asking", "guarded", "asking", "plain"])
+    die(disk, programs.errands, *given)
+    die(disk, programs.errands, *given)
+    with AgentSystem(disk):
+        wait_for(lambda: bool(disk.recorder.select_entries(status=["held"])))
+    with AgentSystem(disk, run=False) as client:
+        client.task("t").resolve("2", rerun=True, by="me")
+    die(disk, programs.errands, *given, at="body.before", nth=2)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
+    """Give the evidence of an honest little round."""
+    with pytest.MonkeyPatch.context() as patch, open_store("memory:") as disk:
+        patch.chdir(tmp_path_factory.mktemp("honest"))
+        live_badly(disk)
+        with AgentSystem(disk) as programs.system:
+            given = {
+                "errands": (programs.errands, 5, ["idempotent", "flaky", "failing", "beating", "awaiting"]),
+                "fan": (programs.fan_async, 10, [["plain"], ["asking"]], 2),
+                "stumbler": (programs.stumbler, 3),
+                "quitter": (programs.quitter, 3, ["plain"]),
+            }
+            for name, (agent, *args) in given.items():
+                programs.system.spawn(agent, *args, id=name)
+                ledger.write(Line("accepted", name))
+            wait_for(lambda: not disk.recorder.select_entries(status=["queued", "running", "waiting"]))
+            yield Evidence(ledger.read(), *collect(programs.system), None, [])
+
+
+def test_the_judge_has_no_complaint_about_an_honest_round(honest: Evidence) -> None:
+    assert judge(honest) == []
+
+
+# ------------------------------------------------------------------ what was not
+
+Change = Callable[[list[TaskEvent]], list[TaskEvent]]
+
+
+def but(fact: Any, **changes: Any) -> Any:
+    """Give an event with other facts."""
+    return type(fact)(*({name: getattr(fact, name) for name in fact.NAMES} | changes).values())
+
+
+def numbered(events: list[TaskEvent]) -> list[TaskEvent]:
+    return [but(event, originator_version=version) for version, event in enumerate(events, 1)]
+
+
+def log(task: str, change: Change) -> Callable[[Evidence], Evidence]:
+    """Falsify a log, and number its events anew, so that nothing else is wrong with it than what was changed."""
+    return lambda evidence: replace(evidence, logs=evidence.logs | {task: numbered(change(evidence.logs[task]))})
+
+
+def at(events: list[TaskEvent], kind: type, nth: int = 1, **facts: Any) -> int:
+    """Find the nth event of a kind that has these facts."""
+    wanted = [
+        index
+        for index, event in enumerate(events)
+        if isinstance(event, kind) and all(getattr(event, name) == fact for name, fact in facts.items())
+    ]
+    return wanted[nth - 1]
+
+
+def changed(kind: type, nth: int = 1, changes: Any = None, **facts: Any) -> Change:
+    """Change what an event says; with no changes it is left out."""
+
+    def change(events: list[TaskEvent]) -> list[TaskEvent]:
+        index = at(events, kind, nth, **facts)
+        return events[:index] + ([but(events[index], **changes)] if changes else []) + events[index + 1 :]
+
+    return change
+
+
+def inserted(kind: type, before: TaskEvent | Callable[[list[TaskEvent]], TaskEvent], **facts: Any) -> Change:
+    """Put an event in front of another."""
+
+    def change(events: list[TaskEvent]) -> list[TaskEvent]:
+        index = at(events, kind, **facts)
+        return [*events[:index], before(events) if callable(before) else before, *events[index:]]
+
+    return change
+
+
+def copied(kind: type, **changes: Any) -> Callable[[list[TaskEvent]], TaskEvent]:
+    """Give a changed copy of the first event of a kind."""
+    return lambda events: but(events[at(events, kind)], **changes)
+
+
+def row(task: str, **changes: Any) -> Callable[[Evidence], Evidence]:
+    return lambda evidence: replace(evidence, rows=evidence.rows | {task: evidence.rows[task]._replace(**changes)})
+
+
+def without(task: str, *parts: str) -> Callable[[Evidence], Evidence]:
+    """Lose the log of a task, its index row, or both."""
+    return lambda evidence: replace(
+        evidence,
+        **{part: {key: kept for key, kept in getattr(evidence, part).items() if key != task} for part in parts},
+    )
+
+
+def line(change: Callable[[Line], list[Line]], **facts: Any) -> Callable[[Evidence], Evidence]:
+    """Replace the first line of the ledger that has these facts by others."""
+
+    def falsify(evidence: Evidence) -> Evidence:
+        lines = evidence.lines
+        index = next(i for i, one in enumerate(lines) if all(getattr(one, key) == facts[key] for key in facts))
+        return replace(evidence, lines=[*lines[:index], *change(lines[index]), *lines[index + 1 :]])
+
+    return falsify
+
+
+def process(code: int, signals: set[int], errors: str = "", pid: int = 1) -> Callable[[Evidence], Evidence]:
+    return lambda evidence: replace(evidence, ends=[End("worker-1.1", pid, code, frozenset(signals), errors)])
+
+
+def limited(falsify: Callable[[Evidence], Evidence]) -> Callable[[Evidence], Evidence]:
+    """Let the workers have had a limit of strikes."""
+    return lambda evidence: replace(falsify(evidence), strikes=3)
+
+
+held = Held("t", 0, 0.0, 1, "strikes", "", {"strikes": 2})
+passivated = Passivated("t", 0, 0.0, 1, [], None)
+failure = {"kinds": ["FailTask"], "message": "on purpose, at 5"}
+trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f()\nKeyError: 1\n'
+
+FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
+    "nothing_is_lost": [
+        ("not in the store", "fan", without("fan", "logs", "rows")),
+        ("no log", "fan", without("fan", "logs")),
+        ("no index row", "fan", without("fan", "rows")),
+        ("it is waiting", "t", row("t", status="waiting")),
+    ],
+    "holds_have_a_reason": [
+        ("no reason", "fan", log("fan", inserted(Completed, but(held, reason="differs")))),
+        ("no reason", "fan", log("fan", inserted(Completed, held))),
+        ("no reason", "t", log("t", changed(Held, changes={"path": "1"}))),
+        ("below its limit", "fan", limited(log("fan", inserted(Completed, held)))),
+    ],
+    "logs_are_whole": [
+        ("versions", "t", lambda evidence: replace(evidence, logs=evidence.logs | {"t": evidence.logs["t"][:3] * 2})),
+        ("not created once", "t", log("t", changed(Created))),
+        ("not created once", "t", log("t", inserted(Completed, copied(Created)))),
+        ("cannot be folded", "t", log("t", changed(Created))),
+        ("does not end once", "t", log("t", changed(Completed))),
+        ("does not end once", "t", log("t", inserted(Completed, copied(Completed)))),
+        ("does not end once", "quitter", log("quitter", lambda events: [*events, events[-1]])),
+        ("does not end once", "quitter", log("quitter", lambda events: [*events, events[2]])),
+        ("its index row", "t", row("t", activation=9)),
+        ("its index row", "fan", row("fan", due=1.0)),
+    ],
+    "activations_are_fences": [
+        ("its activations", "t", log("t", changed(Activated, 2, {"number": 1}))),
+        ("its activations", "t", log("t", changed(Activated, 2, {"number": 4}))),
+        ("in activation 1", "fan", log("fan", inserted(Completed, but(passivated, activation=0)))),
+        ("in activation 1", "stumbler", log("stumbler", changed(Restarted, changes={"activation": 2}))),
+        ("in no activation", "fan", log("fan", inserted(Completed, passivated))),
+        ("in no activation", "fan", log("fan", inserted(StepSucceeded, passivated))),
+    ],
+    "outcomes_stand_where_their_attempt_began": [
+        ("ended in 2", "fan", log("fan", inserted(StepSucceeded, copied(Activated, number=2)))),
+        ("ended in 2", "errands", log("errands", inserted(StepFailed, copied(Activated, number=2)))),
+        ("begun in activations {}", "quitter", log("quitter", changed(StepStarted))),
+        ("ended in 2", "t", log("t", changed(StepSucceeded, changes={"source": ""}, source="on_doubt"))),
+    ],
+    "attempts_follow_each_other": [
+        ("after its outcome", "quitter", log("quitter", inserted(Failed, copied(StepSucceeded)))),
+        ("after its outcome", "quitter", log("quitter", inserted(Failed, copied(StepStarted, attempt=2)))),
+        ("is the 1. that", "quitter", log("quitter", changed(StepStarted, changes={"attempt": 2}))),
+        ("not due before", "errands", log("errands", changed(StepFailed, changes={"retry_at": 1e11}))),
+        ("of a doubt", "errands", log("errands", changed(StepStarted, changes={"doubt": "rerun"}, attempt=2))),
+        ("of a doubt", "t", log("t", changed(StepStarted, changes={"doubt": ""}, attempt=2))),
+    ],
+    "restarts_wait": [
+        ("was due", "stumbler", log("stumbler", changed(Restarted, changes={"due": 1e11}))),
+        ("was due", "stumbler", log("stumbler", inserted(Activated, but(passivated, due=1e11), number=2))),
+    ],
+    "finished_steps_ran_once": [
+        ("entered 2 times", "quitter", line(lambda one: [one, one], what="effect", task="quitter")),
+        ("(2, 1), begun", "quitter", line(lambda one: [one, replace(one, attempt=2)], what="effect", task="quitter")),
+        ("(1, 2), begun", "quitter", line(lambda one: [replace(one, activation=2)], what="effect", task="quitter")),
+        (
+            "ran in activation 2",
+            "errands",
+            line(lambda one: [one, replace(one, activation=2)], what="effect", task="errands", path="1"),
+        ),
+    ],
+    "keys_are_kept": [
+        ("ran with the keys", "quitter", line(lambda one: [replace(one, key="x")], what="effect", task="quitter")),
+        (
+            "ran with the keys",
+            "t",
+            line(lambda one: [one, replace(one, attempt=2, key="x")], what="effect", task="t", path="2"),
+        ),
+        ("has the key", "lost", line(lambda one: [one, replace(one, task="lost")], what="effect", task="quitter")),
+    ],
+    "values_are_of_their_effects": [
+        ("not made", "quitter", line(lambda one: [], what="effect", task="quitter")),
+        ("not made", "quitter", line(lambda one: [replace(one, token="x")], what="effect", task="quitter")),
+        ("not raised", "errands", log("errands", changed(StepFailed, changes={"attempt": 9}))),
+        ("nobody made", "t", line(lambda one: [replace(one, token="x")], what="effect", task="t", path="1")),
+        ("nobody made", "t", log("t", changed(StepSucceeded, changes={"value": [2, "x"]}, path="1"))),
+    ],
+    "doubts_were_asked": [
+        ("nobody gave", "t", line(lambda one: [], what="asked", task="t", path="1")),
+        ("nobody gave", "t", line(lambda one: [], what="asked", task="t", path="3")),
+        ("nobody gave", "t", line(lambda one: [replace(one, token="found")], what="asked", task="t", path="3")),
+        ("nobody gave", "t", log("t", changed(StepSucceeded, changes={"value": [2, "x"]}, path="1"))),
+    ],
+    "heartbeats_are_heard": [
+        ("heard 3", "errands", line(lambda one: [replace(one, number=3)], what="heard", task="errands", attempt=2)),
+        ("heard 9", "errands", line(lambda one: [replace(one, number=9)], what="heard", task="errands", attempt=2)),
+        ("heard 4", "errands", line(lambda one: [replace(one, number=4)], what="heard", task="errands", attempt=1)),
+    ],
+    "results_follow": [
+        ("counts []", "fan", log("fan", changed(Completed, changes={"value": []}))),
+        ("not made of", "t", log("t", changed(StepSucceeded, changes={"value": [2, "x"]}, path="1"))),
+        ("it failed", "quitter", log("quitter", changed(Failed, changes={"error": failure}))),
+        (
+            "it failed",
+            "stumbler",
+            log("stumbler", lambda events: [*events[:-1], Failed("stumbler", 0, 0.0, failure, [])]),
+        ),
+        ("of its child", "errands", without("errands.5", "logs")),
+        ("of its child", "errands", log("errands.5", changed(Completed, changes={"value": [[9, "x"]]}))),
+    ],
+    "processes_end_as_they_are_told": [
+        ("ended with 1", "", process(1, {signal.SIGTERM})),
+        ("ended with 0", "", process(0, set())),
+        ("ended with -9", "", process(-signal.SIGKILL, {signal.SIGTERM})),
+        ("ended with -9", "", process(-signal.SIGKILL, set())),
+        ("ended with -11", "", process(-signal.SIGSEGV, {signal.SIGKILL})),
+        ("told of an error", "", process(0, {signal.SIGTERM}, trace)),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "task", "falsify"), [(rule, *lie) for rule, lies in FALSE.items() for lie in lies]
+)
+def test_the_judge_sees_a_lie_of_every_kind(
+    honest: Evidence, rule: str, words: str, task: str, falsify: Callable[[Evidence], Evidence]
+) -> None:
+    complaints = judge(falsify(honest))
+    assert any((one.rule, one.task) == (rule, task) and words in one.text for one in complaints), complaints
+
+
+def test_every_rule_of_the_judge_has_a_lie_that_it_sees() -> None:
+    assert [rule.__name__ for rule in RULES] == list(FALSE)
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        process(-signal.SIGKILL, {signal.SIGKILL}),
+        process(0, {signal.SIGTERM}, trace.replace("KeyError", "OnPurposeError")),
+        lambda evidence: replace(
+            process(-signal.SIGKILL, set(), pid=7)(evidence), lines=[*evidence.lines, Line("died", "t", number=7)]
+        ),
+        line(lambda one: [one, replace(one, attempt=0)], what="beat"),
+    ],
+)
+def test_the_judge_does_not_complain_of_what_is_meant(honest: Evidence, fine: Any) -> None:
+    assert judge(fine(honest)) == []

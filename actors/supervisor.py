@@ -48,12 +48,11 @@ class Supervisor(pykka.ThreadingActor):
 
         Whatever goes wrong in the answer is reported, and the task's place is given back all the same.
         """
-        if isinstance(down.actor, EntityActor):
-            self._worker.runtime.entities.ended(down)
-            return
         answered = False
         try:
-            if isinstance(down.error, OwnershipLost):
+            if isinstance(down.actor, EntityActor):
+                self._worker.runtime.entities.ended(down)
+            elif isinstance(down.error, OwnershipLost):
                 logger.warning("%s; nothing more of it is written here", down.error)
             elif down.error is not None and not isinstance(down.error, SimulatedCrash):
                 self._answer(down, down.error)

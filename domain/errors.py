@@ -17,6 +17,7 @@
     │   ├── EntityCrashError        its command ended in an error that is no answer
     │   ├── EntityStoppedError      it was stopped before the command was its turn
     │   ├── KeyConflictError        the key was used for another command
+    │   ├── NestedAskError          it was asked by an entity's own code
     │   └── UnreadableEntityError   a row of its log cannot be read
     └── TaskError                   about one task, named in `.task_id`
         ├── InvalidTaskIdError      an id that no task may have
@@ -165,6 +166,10 @@ class EntityStoppedError(EntityError):
 
 class KeyConflictError(EntityError):
     """Raised when a key was used before, for another command or other arguments; nothing of this one was done."""
+
+
+class NestedAskError(EntityError):
+    """Raised when an entity's own code, a command or an event, asks an entity or tells it something."""
 
 
 class UnreadableEntityError(EntityError):

@@ -114,12 +114,8 @@ class Entities:
         for stream, box in list(self._boxes.items()):
             if not (box.actor or box.queue or box.kept):
                 del self._boxes[stream]
-        may = [
-            box
-            for box in self._boxes.values()
-            if box.actor and not (box.queue or box.leave or box.restart == "permanent")
-        ]
-        if may:
+        idle = [box for box in self._boxes.values() if box.actor and not (box.queue or box.serving or box.leave)]
+        if may := [box for box in idle if box.restart != "permanent"]:
             oldest = min(may, key=lambda box: box.used)
             oldest.leave = True
             oldest.changed.notify_all()
@@ -169,23 +165,29 @@ class Entities:
         """Answer an actor's end: what waits goes on with another one, or is refused."""
         actor, error = down.actor, down.error
         assert isinstance(actor, EntityActor)  # noqa: S101  only they are told here
-        box, refused = actor.box, list[Envelope]()
-        with self._lock:
-            box.actor = box.again = box.leave = False
-            if isinstance(error, EntityCrashError):
+        box = actor.box
+        if isinstance(error, EntityCrashError):
+            with self._lock:
                 box.crashes += 1
                 box.rests_until = time.monotonic() + restart_delay(box.crashes, random.uniform(-1, 1))
+        try:
+            self._tell(box, error)
+        finally:
+            self._go_on(box, error)
+
+    def _go_on(self, box: Mailbox, error: BaseException | None) -> None:
+        refused: deque[Envelope] = deque()
+        with self._lock:
             may, wanted = self._may_start_again(box, error), bool(box.queue) or box.restart == "permanent"
+            box.actor, box.again, box.leave = may and wanted, False, False
             if not may:
-                refused, box.queue = list(box.queue), deque()
+                refused, box.queue = box.queue, refused
             if self._closed.is_set() or not (box.kept or (may and (wanted or box.crashes))):
                 self._boxes.pop(stream_of(box.cls, box.id), None)
-            box.actor = may and wanted
             self._gone.notify_all()
         self._refuse(box, refused, error)
         if may and wanted:
             self._launch(box)
-        self._tell(box, error)
 
     def _may_start_again(self, box: Mailbox, error: BaseException | None) -> bool:
         """Tell whether what waits for an entity is served by another actor, at once."""

@@ -91,8 +91,6 @@ class TaskLog(Application[str]):
         away = (patience or self.patience).waiter()
         while True:
             try:
-                if is_stream(task_id):
-                    raise AggregateNotFoundError
                 return self.repository.get(task_id, projector_func=fold)
             except AggregateNotFoundError:
                 raise UnknownTaskError(f"there is no task {task_id!r} in {self.store.url}", task_id=task_id) from None

@@ -25,7 +25,7 @@ from domain.entity_state import AnyEvent, EntityState, Receipt
 from domain.errors import UnreadableEntityError
 from domain.faults import Fault
 from domain.values import decode, dumps, loads
-from stores import IndexRow, Store, StoreUnavailableError, TaskRecorder
+from stores import AppendConflictError, IndexRow, Store, StoreUnavailableError, TaskRecorder
 
 logger = logging.getLogger("perdure")
 
@@ -81,7 +81,11 @@ class EntityLog:
         entry = _entry(stream, birth, rows[-1].originator_version, state.created or times[0], times[-1])
         expected = (state.birth, state.version) if state.version else None
         away, recorder = patience.waiter(), self._store.recorder
-        found = commit(recorder, rows, entry, expected, read_on=lambda: self.read_on(state, patience), away=away)
+        try:
+            found = commit(recorder, rows, entry, expected, read_on=lambda: self.read_on(state, patience), away=away)
+        except AppendConflictError as conflict:  # and no row says why
+            why = f"its index row is not what its log says, and has to be made again from it: {conflict}"
+            raise _unreadable(state, state.version, why) from conflict
         if found:
             return token_of(found[0]) == token
         state.birth = birth
@@ -106,13 +110,13 @@ class EntityLog:
             event, receipt, state.birth = _read(row, state.id, state.birth)
             state.fold(event, receipt)
         except Exception as error:
-            what = f"{state.topic} {state.id}: version {row.originator_version} of its log cannot be read"
-            raise UnreadableEntityError(
-                f"{what}: {Fault.of(error)!s:.500}",
-                topic=state.topic,
-                entity_id=state.id,
-                version=row.originator_version,
-            ) from error
+            why = f"version {row.originator_version} of its log cannot be read: {Fault.of(error)!s:.500}"
+            raise _unreadable(state, row.originator_version, why) from error
+
+
+def _unreadable(state: EntityState, version: int, why: str) -> UnreadableEntityError:
+    message = f"{state.topic} {state.id}: {why}"
+    return UnreadableEntityError(message, topic=state.topic, entity_id=state.id, version=version)
 
 
 def _read(row: StoredEvent, entity_id: str, birth: str) -> tuple[AnyEvent, Receipt | None, str]:

@@ -6,8 +6,9 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     supervised, where                     actors whose every end is told; where an error came from
     patience, commit                      a store that is away; the one way into a store
     mapper, view                          rows and events; what a person is told
+    info                                  what running code is told, and which values it may store
     entity_log, task_log, appender        what is in the logs; the one appender of a task
-    info, options, naming, definitions    what running code is told; @agent, @step
+    options, naming, definitions          what can be said of a step; @agent, @step
     runtime, colours                      what a system runs things on; how sync and async code wait
     mailbox, entity_actor, entities       what entities are asked, who answers, which are in memory
     activation, body                      one incarnation and how it closes; one entry into a body
@@ -80,6 +81,7 @@ from domain.errors import (  # noqa: E402
     InsideTaskError,
     InvalidTaskIdError,
     KeyConflictError,
+    NestedAskError,
     NestedStepError,
     OutsideTaskError,
     OwnershipLost,
@@ -137,6 +139,7 @@ __all__ = [
     "InvalidStoreURLError",
     "InvalidTaskIdError",
     "KeyConflictError",
+    "NestedAskError",
     "NestedStepError",
     "NewerStoreError",
     "NotHappened",

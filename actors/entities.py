@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import copy
 
 from actors.entity_actor import EntityActor
 from actors.entity_log import EntityLog, stream_of
@@ -18,10 +20,12 @@ from actors.runtime import Runtime
 from actors.supervised import Down
 from domain.entity import Entity, topic_of
 from domain.errors import EntityCrashError, EntityStoppedError, SystemClosedError, UnreadableEntityError
+from domain.faults import Fault
 from domain.json_text import Json
 from domain.retry import restart_delay
 from stores import Store, StoreError
 from stores.crash import SimulatedCrash
+from stores.lifetime import forked_error
 
 logger = logging.getLogger("perdure")
 
@@ -45,9 +49,10 @@ class Entities:
         over: threading.Event | None = None,
         report: Callable[[Down], None] | None = None,
     ) -> None:
-        self.log = EntityLog(store)
+        self.log = EntityLog(store, runtime.value_limit)
         self.value_limit = runtime.value_limit
         self.now = runtime.clock.now
+        self._url, self._process = store.url, os.getpid()
         self._over = over
         self._report = report or self.ended
         self._lock = threading.Lock()
@@ -59,17 +64,17 @@ class Entities:
     @property
     def patience(self) -> Patience:
         """How long an actor tries a store that is away: a worker's for as long as it lives."""
-        return Patience(CLIENT_PATIENCE) if self._over is None else Patience(None, self._over)
+        return Patience(CLIENT_PATIENCE, self._closed) if self._over is None else Patience(None, self._over)
 
     # ------------------------------------------------------------------ commands
 
     def send(self, cls: type[Entity], entity_id: str, envelope: Envelope) -> None:
         """Put a command into its entity's mailbox, and see that it is served. Raises SystemClosedError."""
+        if self._process != os.getpid():  # its actors, and who holds its lock, are threads of the parent's
+            raise forked_error(self._url)
         with self._lock:
             if self._closed.is_set():
-                raise SystemClosedError(
-                    f"{envelope.command.name} of {entity_id}: this AgentSystem was closed; nothing was done"
-                )
+                raise SystemClosedError(f"{envelope}: this AgentSystem was closed; nothing was done")
             box = self._box(cls, entity_id)
             box.queue.append(envelope)
             box.used = time.monotonic()
@@ -109,11 +114,11 @@ class Entities:
     def _make_room(self) -> None:
         """Forget mailboxes that only remember a crash, and let the entity leave that has been idle for longest."""
         for stream, box in list(self._boxes.items()):
-            if not (box.actor or box.queue or box.group):
+            if not (box.actor or box.queue or box.kept):
                 del self._boxes[stream]
-        idle = [box for box in self._boxes.values() if not (box.queue or box.leave or box.restart == "permanent")]
-        if idle:
-            oldest = min(idle, key=lambda box: box.used)
+        idle = [box for box in self._boxes.values() if box.actor and not (box.queue or box.serving or box.leave)]
+        if may := [box for box in idle if box.restart != "permanent"]:
+            oldest = min(may, key=lambda box: box.used)
             oldest.leave = True
             oldest.changed.notify_all()
 
@@ -137,10 +142,11 @@ class Entities:
         """Wait for the next command; None where the actor is to end. What comes until that is told waits for it."""
         with self._lock:
             box.changed.wait_for(lambda: self._has_news(box), self._patience_with(box))
+            box.serving = None
             if box.queue and not box.again and not self._closed.is_set():
                 box.leave = False
-                return box.queue.popleft()
-            return None
+                box.serving = box.queue.popleft()
+            return box.serving
 
     def _has_news(self, box: Mailbox) -> bool:
         return bool(box.queue) or box.again or box.leave or self._closed.is_set()
@@ -149,13 +155,12 @@ class Entities:
         return None if box.restart == "permanent" else box.cls.PASSIVATE_AFTER
 
     def answered(self, box: Mailbox, envelope: Envelope, answer: Json | BaseException) -> None:
-        """Deliver an answer; one that nobody waits for, and that is no plain value, is a dead letter."""
+        """Deliver an answer."""
         with self._lock:
-            box.used = time.monotonic()
+            box.used, box.serving = time.monotonic(), None
             if not isinstance(answer, EntityCrashError):
                 box.crashes = 0
-        if not envelope.answer(answer) and (isinstance(answer, BaseException) or envelope.job is not None):
-            _dead_letter(box, envelope, answer)
+        envelope.answer(answer)
 
     def fell(self, box: Mailbox) -> None:
         """Tell the siblings of an entity that it has crashed."""
@@ -168,64 +173,84 @@ class Entities:
         """Answer an actor's end: what waits goes on with another one, or is refused."""
         actor, error = down.actor, down.error
         assert isinstance(actor, EntityActor)  # noqa: S101  only they are told here
-        box, refused = actor.box, list[Envelope]()
-        with self._lock:
-            box.actor = box.again = box.leave = False
-            if isinstance(error, EntityCrashError):
+        box = actor.box
+        if isinstance(error, EntityCrashError):
+            with self._lock:
                 box.crashes += 1
                 box.rests_until = time.monotonic() + restart_delay(box.crashes, random.uniform(-1, 1))
+        try:
+            self._tell(box, error)
+        finally:
+            self._go_on(box, error)
+
+    def _go_on(self, box: Mailbox, error: BaseException | None) -> None:
+        refused: deque[Envelope] = deque()
+        with self._lock:
             may, wanted = self._may_start_again(box, error), bool(box.queue) or box.restart == "permanent"
+            box.actor, box.again, box.leave = may and wanted, False, False
             if not may:
-                refused, box.queue = list(box.queue), deque()
-            box.actor = may and wanted
-            if not (box.actor or box.group or (may and box.crashes)):
+                refused, box.queue = box.queue, refused
+            if self._closed.is_set() or not (box.kept or (may and (wanted or box.crashes))):
                 self._boxes.pop(stream_of(box.cls, box.id), None)
             box.lives += box.actor
             self._gone.notify_all()
-        self._tell(box, error)
-        for envelope in refused:
-            self._refuse(box, envelope, error)
+        self._refuse(box, refused, error)
         if may and wanted:
             self._launch(box)
 
     def _may_start_again(self, box: Mailbox, error: BaseException | None) -> bool:
-        """Tell whether what waits for an entity is served by another actor."""
+        """Tell whether what waits for an entity is served by another actor, at once."""
         if self._closed.is_set():
             return False
-        if error is None or box.restart == "permanent":
-            return True
-        return isinstance(error, EntityCrashError) and box.restart == "transient"
+        if isinstance(error, EntityCrashError):
+            return box.restart != "temporary"
+        return error is None or (box.restart == "permanent" and isinstance(error, StoreError | UnreadableEntityError))
 
     def _tell(self, box: Mailbox, error: BaseException | None) -> None:
         if isinstance(error, EntityCrashError):
             rest, trace = max(0.0, box.rests_until - time.monotonic()), error.fault.traceback.rstrip()
             logger.error("%s crashed: %s; it may start again in %.1f s\n%s", box, error.fault, rest, trace)
         elif error is not None and not isinstance(error, SimulatedCrash):
-            logger.error("%s stopped: %s; its next command starts it again", box, error)
+            logger.error("%s stopped: %s; its next command starts it again", box, Fault.of(error))
 
-    def _refuse(self, box: Mailbox, envelope: Envelope, error: BaseException | None) -> None:
-        why = f"{box}: {envelope.command.name} was not its turn yet, and nothing of it was done"
-        if self._closed.is_set():
-            answer: BaseException = SystemClosedError(f"{why}: this AgentSystem was closed")
-        elif isinstance(error, StoreError | UnreadableEntityError | SimulatedCrash):
-            answer = error
-        else:
-            answer = EntityStoppedError(f"{why}: it was stopped: {error}", topic=topic_of(box.cls), entity_id=box.id)
-        if envelope.begin() and not envelope.answer(answer):
-            _dead_letter(box, envelope, answer)
+    def _refuse(self, box: Mailbox, envelopes: Iterable[Envelope], error: BaseException | None) -> None:
+        """Answer commands that are not done any more."""
+        for envelope in envelopes:
+            why = f"{envelope} was not its turn yet, and nothing of it was done"
+            if isinstance(error, StoreError | UnreadableEntityError | SimulatedCrash):
+                answer: BaseException = copy(error)
+            elif error is None:
+                answer = SystemClosedError(f"{why}: this AgentSystem was closed")
+            else:
+                answer = EntityStoppedError(
+                    f"{why}: it was stopped: {Fault.of(error)}", topic=topic_of(box.cls), entity_id=box.id
+                )
+            if envelope.begin():
+                envelope.answer(answer)
 
     def close(self, timeout: float) -> bool:
-        """Take no more commands, let the running ones end, refuse what waits; tells whether all actors are gone."""
+        """Take no more commands, refuse those that wait, let the running ones end; tells whether all actors are gone.
+
+        A command that has not ended after `timeout` seconds is answered so: it may yet be done.
+        """
         with self._lock:
             self._closed.set()
-            idle = [box for box in self._boxes.values() if not box.actor]
-            for box in self._boxes.values():
+            waiting = [(box, box.queue) for box in self._boxes.values()]
+            for stream, box in list(self._boxes.items()):
+                box.queue = deque()
                 box.changed.notify_all()
-            waiting = [(box, envelope) for box in idle for envelope in box.queue]
-        for box, envelope in waiting:
-            self._refuse(box, envelope, None)
+                if not box.actor:
+                    del self._boxes[stream]
+        for box, queue in waiting:
+            self._refuse(box, queue, None)
         with self._lock:
-            return self._gone.wait_for(lambda: not any(box.actor for box in self._boxes.values()), timeout)
+            gone = self._gone.wait_for(lambda: not self._boxes, timeout)
+            begun = [box.serving for box in self._boxes.values() if box.serving is not None]
+            self._boxes.clear()
+        for envelope in begun:
+            why = "this AgentSystem was closed; it has begun, and may yet be done"
+            envelope.answer(SystemClosedError(f"{envelope}: {why}"))
+        return gone
 
     # ------------------------------------------------------------------ looking
 
@@ -233,9 +258,6 @@ class Entities:
         """List the entities that have an actor, and what each does."""
         with self._lock:
             boxes = [box for box in self._boxes.values() if box.actor]
-            return [(box, f"{len(box.queue)} waiting" if box.queue else "idle") for box in boxes]
-
-
-def _dead_letter(box: Mailbox, envelope: Envelope, answer: Json | BaseException) -> None:
-    what = f"its answer is {answer!s:.200}"
-    logger.warning("dead letter: nobody waits for %s of %s; %s", envelope.command.name, box, what)
+            return [
+                (box, f"{len(box.queue)} waiting" if box.queue else "busy" if box.serving else "idle") for box in boxes
+            ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
@@ -20,6 +21,9 @@ from domain.json_text import Json
 from domain.values import decode
 from stores import StoreError
 from stores.crash import SimulatedCrash
+
+serving: ContextVar[str] = ContextVar("perdure_entity", default="")
+"""Which entity's own code runs in this context: its commands, its events, in a replay as well."""
 
 
 class Post(Protocol):
@@ -73,6 +77,7 @@ class EntityActor(SupervisedActor):
     def live(self) -> None:
         """Serve the mailbox."""
         post, box = self._post, self.box
+        serving.set(self.name)
         post.rest(self._pause)
         state: EntityState | None = None
         while (envelope := post.next(box)) is not None:
@@ -87,12 +92,13 @@ class EntityActor(SupervisedActor):
             state = state or post.log.load(box.cls, box.id, post.patience)
             answer = self._reply(state, envelope.command)
         except (Rejected, KeyConflictError) as no:
-            answer = no.with_traceback(None)
+            answer = BaseException.with_traceback(no, None)  # whatever its class does about that
         except (StoreError, UnreadableEntityError, SimulatedCrash) as error:
             post.answered(box, envelope, error)
             raise
         except BaseException as error:
             crash = self._crash(envelope.command, error)
+            crash.__cause__ = error
             post.answered(box, envelope, crash)
             post.fell(box)
             raise crash from error

@@ -7,6 +7,7 @@ is: 1, the version of the event's class, the time, the fields by name, the recei
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Sequence
@@ -16,16 +17,19 @@ from typing import Any
 from eventsourcing.persistence import StoredEvent
 
 from actors.commit import commit
+from actors.info import VALUE_LIMIT, checked
 from actors.mapper import ENTITY, HEAD, SEPARATOR, TOKEN_SIZE, sealed, token_of, unsealed
 from actors.patience import Patience
-from domain.entity import Entity, event_class, topic_of
+from domain.entity import BASE, Entity, event_class, topic_of
 from domain.entity_state import AnyEvent, EntityState, Receipt
 from domain.errors import UnreadableEntityError
-from domain.values import decode, dumps, encode, loads
-from stores import IndexRow, Store, StoreUnavailableError, TaskRecorder
+from domain.faults import Fault
+from domain.values import decode, dumps, loads
+from stores import AppendConflictError, IndexRow, Store, StoreUnavailableError, TaskRecorder
+
+logger = logging.getLogger("perdure")
 
 FORMAT = 1
-_BASE = ("originator_id", "originator_version", "timestamp", "originator_topic")
 
 
 def stream_of(cls: type[Entity], entity_id: str) -> str:
@@ -36,8 +40,9 @@ def stream_of(cls: type[Entity], entity_id: str) -> str:
 class EntityLog:
     """Loads entities, and appends what their commands have decided. Safe in all threads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, value_limit: int = VALUE_LIMIT) -> None:
         self._store = store
+        self._value_limit = value_limit
 
     def load(self, cls: type[Entity], entity_id: str, patience: Patience) -> EntityState:
         """Rehydrate an entity by replay; one without a log is new. Raises UnreadableEntityError, the store's errors."""
@@ -69,19 +74,34 @@ class EntityLog:
         stream, token = stream_of(state.cls, state.id), os.urandom(TOKEN_SIZE)
         birth = state.birth or secrets.token_hex(8)
         receipts = [*[None] * (len(events) - 1), receipt]
-        rows = [_row(e, stream, birth, token, r) for e, r in zip(events, receipts, strict=True)]
+        rows = [self._row(e, stream, birth, token, r) for e, r in zip(events, receipts, strict=True)]
         read = [_read(row, state.id, birth)[0] for row in rows]
         entity = state.after(read)
         times = [event.timestamp.timestamp() for event in read]
         entry = _entry(stream, birth, rows[-1].originator_version, state.created or times[0], times[-1])
         expected = (state.birth, state.version) if state.version else None
         away, recorder = patience.waiter(), self._store.recorder
-        found = commit(recorder, rows, entry, expected, read_on=lambda: self.read_on(state, patience), away=away)
+        try:
+            found = commit(recorder, rows, entry, expected, read_on=lambda: self.read_on(state, patience), away=away)
+        except AppendConflictError as conflict:  # and no row says why
+            why = f"its index row is not what its log says, and has to be made again from it: {conflict}"
+            raise _unreadable(state, state.version, why) from conflict
         if found:
             return token_of(found[0]) == token
         state.birth = birth
         state.swap(entity, read, receipt)
         return True
+
+    def _row(self, event: AnyEvent, stream: str, birth: str, token: bytes, receipt: Receipt | None) -> StoredEvent:
+        kind, version = type(event), event.originator_version
+        fields = checked({name: value for name, value in vars(event).items() if name not in BASE}, self._value_limit)
+        at, class_version = event.timestamp.timestamp(), getattr(kind, "class_version", 1)
+        payload = [FORMAT, class_version, at, fields, receipt and [*receipt]]
+        if version == 1:
+            payload.append(birth)
+        topic: str = vars(kind)["TOPIC"]
+        state = sealed(stream, birth, version, topic, token, dumps(payload).encode())
+        return StoredEvent(stream, version, topic, state)
 
     def _fold(self, state: EntityState, row: StoredEvent) -> None:
         try:
@@ -90,23 +110,13 @@ class EntityLog:
             event, receipt, state.birth = _read(row, state.id, state.birth)
             state.fold(event, receipt)
         except Exception as error:
-            what = f"{state.topic} {state.id}: version {row.originator_version} of its log"
-            raise UnreadableEntityError(
-                f"{what} cannot be {'read' if isinstance(error, ValueError) else 'folded'}: {error!r:.500}",
-                topic=state.topic,
-                entity_id=state.id,
-                version=row.originator_version,
-            ) from error
+            why = f"version {row.originator_version} of its log cannot be read: {Fault.of(error)!s:.500}"
+            raise _unreadable(state, row.originator_version, why) from error
 
 
-def _row(event: AnyEvent, stream: str, birth: str, token: bytes, receipt: Receipt | None) -> StoredEvent:
-    kind, version = type(event), event.originator_version
-    fields = {name: encode(value) for name, value in vars(event).items() if name not in _BASE}
-    payload = [FORMAT, getattr(kind, "class_version", 1), event.timestamp.timestamp(), fields, receipt and [*receipt]]
-    if version == 1:
-        payload.append(birth)
-    topic: str = vars(kind)["TOPIC"]
-    return StoredEvent(stream, version, topic, sealed(stream, birth, version, topic, token, dumps(payload).encode()))
+def _unreadable(state: EntityState, version: int, why: str) -> UnreadableEntityError:
+    message = f"{state.topic} {state.id}: {why}"
+    return UnreadableEntityError(message, topic=state.topic, entity_id=state.id, version=version)
 
 
 def _read(row: StoredEvent, entity_id: str, birth: str) -> tuple[AnyEvent, Receipt | None, str]:
@@ -138,12 +148,16 @@ def _entry(stream: str, birth: str, head: int, created: float, updated: float) -
     return IndexRow(stream, birth, head, 0, ENTITY, topic, created, updated)
 
 
-def entity_row(recorder: TaskRecorder, stream: str) -> IndexRow:
-    """Make the index row of an entity again from its log. Raises ValueError where that cannot be read."""
-    rows = list(recorder.select_events(stream))
-    first: Any = loads(rows[0].state[HEAD:])
-    last: Any = loads(rows[-1].state[HEAD:])
-    birth = str(first[5])
-    for row in rows:
-        unsealed(row, birth)
-    return _entry(stream, birth, rows[-1].originator_version, first[2], last[2])
+def entity_row(recorder: TaskRecorder, stream: str, old: IndexRow | None) -> IndexRow | None:
+    """Make the index row of an entity again from its log; where that cannot be read, the old one stays."""
+    try:
+        rows = list(recorder.select_events(stream))
+        first: Any = loads(rows[0].state[HEAD:])
+        last: Any = loads(rows[-1].state[HEAD:])
+        birth = str(first[5])
+        for row in rows:
+            unsealed(row, birth)
+        return _entry(stream, birth, rows[-1].originator_version, float(first[2]), float(last[2]))
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        logger.error("the index row of %s is not made again, its log cannot be read: %s", stream, error)
+        return old

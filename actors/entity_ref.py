@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from actors.body import running_body
-from actors.colours import AWAITING, asyncio_task
+from actors.body import Body, running_body, was_cancelled
+from actors.colours import AWAITING, BLOCKING, Colour, asyncio_task, drive
 from actors.context import context, refuse_inside_agent
 from actors.definitions import AsyncStep, Step, current
 from actors.entities import Entities
+from actors.entity_actor import serving
 from actors.info import checked
 from actors.mailbox import Command, Envelope
 from actors.options import Options
 from domain.entity import Entity, topic_of
-from domain.entity_state import command_name
-from domain.errors import AskTimeoutError, BlockingCallError, OutsideTaskError, Rejected
+from domain.entity_state import called
+from domain.errors import (
+    AskTimeoutError,
+    BlockingCallError,
+    EntityStoppedError,
+    GivenUp,
+    InsideTaskError,
+    NestedAskError,
+    OutsideTaskError,
+    Rejected,
+    SystemClosedError,
+)
+from domain.retry import MOST_SECONDS, RetryPolicy
 from domain.values import decode, digest
+from stores import StoreError
 
 E = TypeVar("E", bound=Entity)
 P = ParamSpec("P")
@@ -24,6 +37,8 @@ R = TypeVar("R")
 
 ASK_TIMEOUT = 30.0
 """Seconds that one waits for an answer, unless told otherwise."""
+STOPPED = RetryPolicy(retries=10, backoff=0.5, retry_on=EntityStoppedError)
+"""How often an agent asks again where nothing was done, as the machine had no thread left for the entity."""
 
 
 class EntityRef(Generic[E]):
@@ -38,6 +53,11 @@ class EntityRef(Generic[E]):
     def __init__(
         self, entities: Entities, cls: type[E], id: str, *, timeout: float | None = ASK_TIMEOUT, key: str = ""
     ) -> None:
+        if timeout is not None and not (type(timeout) in (int, float) and 0 <= timeout <= MOST_SECONDS):
+            raise ValueError(
+                f"a timeout is a number of seconds from 0 to {MOST_SECONDS:g}, or None, not {timeout!r:.40}"
+            )
+        self._topic = topic_of(cls)
         self._entities = entities
         self._cls = cls
         self._timeout = timeout
@@ -52,7 +72,7 @@ class EntityRef(Generic[E]):
 
         Not inside an agent, where each ask has a key of its own.
         """
-        if not 0 < len(key) <= 200:
+        if type(key) is not str or not 0 < len(key) <= 200:
             raise ValueError(f"a key has 1 to 200 characters, not {key!r:.250}")
         return EntityRef(self._entities, self._cls, self.id, timeout=self._timeout, key=key)
 
@@ -63,92 +83,108 @@ class EntityRef(Generic[E]):
     def ask(self, command: Callable[Concatenate[E, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do a command, such as `Budget.spend`, and give its reply, once its events are in the log.
 
-        Inside an agent, between its steps, it is a step: recorded, never done twice, and a `Rejected` arrives as
-        itself; in the body of a step, and anywhere else, it is a plain call.
+        Inside an agent, between its steps, it is a step: recorded, never done twice, waited for without a limit, and a
+        `Rejected` arrives as itself; in the body of a step, and anywhere else, it is a plain call.
 
         Raises Rejected where the answer is no; EntityCrashError where the command ended in any other error, and nothing
-        of it is stored (a StepError, inside an agent); AskTimeoutError; UnstorableValueError; KeyConflictError;
-        UnreadableEntityError; SystemClosedError; the store's errors.
+        of it is stored (a StepError, inside an agent); AskTimeoutError; TypeError for what is no command, or other
+        arguments than it takes; UnstorableValueError; KeyConflictError; UnreadableEntityError; EntityStoppedError;
+        NestedAskError in an entity's own code; SystemClosedError; the store's errors.
         """
-        name = command_name(self._cls, command)
+        name = called(self._cls, command, args, kwargs)
         if self._is_in_agent():
-            step: Step[Any, Any] = Step(self._step_body, (f"{topic_of(self._cls)}.{name}",), _options())
+            step: Step[Any, Any] = Step(self._step_body, (f"{self._topic}.{name}",), _options())
             return cast("R", step(self.id, name, list(args), kwargs))
         if asyncio_task() is not None:
             raise BlockingCallError(f"ask() would block the event loop that runs here: await ask_async({name}, …)")
-        return cast("R", self._ask(name, list(args), kwargs, self._key))
+        return cast("R", drive(self._answer(BLOCKING, self._sent(name, list(args), kwargs, self._key))))
 
     async def ask_async(self, command: Callable[Concatenate[E, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do what `ask` does, without blocking the event loop; cancelled, it goes, and the command may yet be done."""
-        name = command_name(self._cls, command)
+        """Do what `ask` does, without blocking the event loop; cancelled, it goes, and the command may yet be done.
+
+        Inside an agent, a cancellation waits for the answer to a command that has begun: it belongs into the log.
+        """
+        name = called(self._cls, command, args, kwargs)
         if self._is_in_agent():
-            step: AsyncStep[Any, Any] = AsyncStep(self._async_step_body, (f"{topic_of(self._cls)}.{name}",), _options())
+            step: AsyncStep[Any, Any] = AsyncStep(self._async_step_body, (f"{self._topic}.{name}",), _options())
             return cast("R", await step(self.id, name, list(args), kwargs))
-        envelope = self._sent(name, list(args), kwargs, self._key)
-        assert envelope.job is not None  # noqa: S101  it is asked
-        try:
-            if not await AWAITING.wait(envelope.job, self._timeout):
-                self._too_late(name, envelope, self._timeout)
-        except BaseException:
-            envelope.give_up()
-            raise
-        return cast("R", decode(envelope.job.result(0)))
+        return cast("R", await self._answer(AWAITING, self._sent(name, list(args), kwargs, self._key)))
 
     def tell(self, command: Callable[Concatenate[E, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Put a command into the entity's mailbox, and wait for nothing. An answer that is no reply is logged.
 
         Not guaranteed: that it is done; until its events are in the log it is in memory only. Raises InsideTaskError
-        inside an agent, UnstorableValueError, SystemClosedError.
+        inside an agent, and what `ask` raises before the command is sent.
         """
         refuse_inside_agent("tell()", "ask, which is a step")
-        self._sent(command_name(self._cls, command), list(args), kwargs, self._key, asked=False)
+        self._sent(called(self._cls, command, args, kwargs), list(args), kwargs, self._key, asked=False)
+
+    # ------------------------------------------------------------------ asking
 
     def _is_in_agent(self) -> bool:
-        """Tell whether an ask here is a step. Raises OutsideTaskError where it would have to be, and cannot."""
+        """Tell whether an ask here is a step, or would have to be and cannot, which the step says."""
         if running_body.get() is not None or current.get() is None:
             return False
         if self._key and context() is not None:
-            raise OutsideTaskError("inside an agent each ask has a key of its own: leave out with_key(…)")
+            raise InsideTaskError("inside an agent each ask has a key of its own: leave out with_key(…)")
         return True
 
-    def _sent(
-        self, name: str, args: list[Any], kwargs: dict[str, Any], key: str, *, asked: bool = True
-    ) -> Envelope:  # fmt: skip
+    def _sent(self, name: str, args: list[Any], kwargs: dict[str, Any], key: str, *, asked: bool = True) -> Envelope:
+        """Send a command. Raises what keeps it from being sent: then nothing is done."""
+        whose = f"{self._topic} {self.id}"
+        if mine := serving.get():
+            raise NestedAskError(
+                f"{name} of {whose} was asked by the own code of {mine}: two that ask each other would wait for ever,"
+                " and a command may be called again. Ask both from outside, one with the reply of the other",
+                topic=self._topic,
+                entity_id=self.id,
+            )
         arguments = checked([args, kwargs], self._entities.value_limit)
-        envelope = Envelope(Command(name, arguments, key, digest(arguments) if key else ""), asked=asked)
+        envelope = Envelope(Command(name, arguments, key, digest(arguments) if key else ""), whose, asked=asked)
         self._entities.send(self._cls, self.id, envelope)
         return envelope
 
-    def _ask(self, name: str, args: list[Any], kwargs: dict[str, Any], key: str) -> Any:
-        envelope = self._sent(name, args, kwargs, key)
+    async def _answer(self, colour: Colour, envelope: Envelope) -> Any:
+        """Wait for an answer, and give it."""
         assert envelope.job is not None  # noqa: S101  it is asked
-        if not envelope.job.done.wait(self._timeout):
-            self._too_late(name, envelope, self._timeout)
-        return decode(envelope.job.result(0))
-
-    def _too_late(self, name: str, envelope: Envelope, timeout: float | None) -> NoReturn:
-        what = "has not begun, and will not be done" if envelope.give_up() else "has begun, and may yet be done"
-        raise AskTimeoutError(f"{topic_of(self._cls)} {self.id} did not answer {name} within {timeout:g} s: it {what}")
+        with envelope.awaited():
+            answered = await colour.wait(envelope.job, self._timeout)
+        fate = "answered" if answered else envelope.give_up()
+        if fate != "answered":
+            what = "has not begun, and is never done" if fate == "never done" else "has begun, and may yet be done"
+            raise AskTimeoutError(f"{envelope} was not answered within {self._timeout:g} s: it {what}")
+        return decode(envelope.job.result())
 
     def _step_body(self, entity: str, command: str, args: list[Any], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
-        return EntityRef(self._entities, self._cls, self.id, timeout=None)._ask(command, args, kwargs, _key())
+        return drive(self._reply(BLOCKING, command, args, kwargs))
 
     async def _async_step_body(self, entity: str, command: str, args: list[Any], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
-        envelope = self._sent(command, args, kwargs, _key())
-        assert envelope.job is not None  # noqa: S101  it is asked
-        await AWAITING.wait(envelope.job, None)
-        return decode(envelope.job.result(0))
+        return await self._reply(AWAITING, command, args, kwargs)
 
-
-def _key() -> str:
-    body = running_body.get()
-    assert body is not None  # noqa: S101  it is the body of a step
-    return body.info.idempotency_key
+    async def _reply(self, colour: Colour, command: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Ask for a step, under its key. Where the worker has given all up, nothing is known: that is a doubt."""
+        body = cast("Body", running_body.get())
+        over = body.activation.hints.over
+        try:
+            envelope = self._sent(command, args, kwargs, body.info.idempotency_key)
+            assert envelope.job is not None  # noqa: S101  it is asked
+            while not envelope.job.done.is_set():
+                try:
+                    await colour.wait(envelope.job, None)
+                except BaseException as error:
+                    if over.is_set() or not was_cancelled(error) or envelope.withdraw():
+                        envelope.give_up()
+                        raise
+            return decode(envelope.job.result())
+        except (StoreError, SystemClosedError) as error:
+            if over.is_set():
+                raise GivenUp(f"{command} of {self._topic} {self.id}: its worker was stopped: {error}") from error
+            raise
 
 
 def _options() -> Options:
     """Give the options of a step that asks: its key makes it safe to repeat, and a no arrives as itself."""
-    return Options(idempotent=True, label="{entity}", raises=(Rejected, *_kinds_of_no(Rejected)))
+    return Options(retry=STOPPED, idempotent=True, label="{entity}", raises=(Rejected, *_kinds_of_no(Rejected)))
 
 
 def _kinds_of_no(kind: type[Rejected]) -> list[type[Rejected]]:

@@ -6,14 +6,20 @@ commands wait here, and an actor that starts again goes on with the next one.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from actors.threads import Job
 from domain.entity import Entity, topic_of
+from domain.faults import Fault
 from domain.json_text import Json
+
+logger = logging.getLogger("perdure")
 
 Restart = Literal["permanent", "transient", "temporary"]
 """What follows the end of an entity's actor.
@@ -21,6 +27,10 @@ Restart = Literal["permanent", "transient", "temporary"]
 permanent: it is started again, always, and never leaves memory. transient: after a crash, and by the next command.
 temporary: not after a crash; what waited for it is refused, and the next command begins anew.
 """
+
+
+Fate = Literal["begun", "answered", "never done", "goes on"]
+"""How a command stands that waits no more; the last two are those of one that was given up."""
 
 
 class Command(NamedTuple):
@@ -33,50 +43,87 @@ class Command(NamedTuple):
 
 
 class Envelope:
-    """A command, and the one answer to it. Safe in all threads.
+    """A command on its way, and the one answer to it. Safe in all threads.
 
-    `job` is where the asker waits, for the reply as it is stored; None for what was told, whose answer reaches nobody.
+    `whose` names the entity. `job` is where the asker waits, for the reply as it is stored; None for what was told,
+    whose answer reaches nobody.
     """
 
-    def __init__(self, command: Command, *, asked: bool) -> None:
+    def __init__(self, command: Command, whose: str, *, asked: bool) -> None:
         self.command = command
+        self.whose = whose
         self.job: Job[Json] | None = Job() if asked else None
         self._lock = threading.Lock()
-        self._state: Literal["waiting", "begun", "given up", "late"] = "waiting"
+        self._state: Fate | Literal["waiting"] = "waiting"
+        self._given: Json | BaseException = None
+
+    def __str__(self) -> str:
+        return f"{self.command.name} of {self.whose}"
 
     def begin(self) -> bool:
-        """Take the command's turn; False where its asker has given it up: then it is not done."""
+        """Take the command's turn; False where it was given up or answered before: then it is not done."""
+        with self._lock:
+            if self._state != "waiting":
+                return False
+            self._state = "begun"
+            return True
+
+    def withdraw(self) -> bool:
+        """Take the command back; False where it has begun."""
         with self._lock:
             if self._state == "waiting":
-                self._state = "begun"
-            return self._state == "begun"
+                self._state = "never done"
+            return self._state == "never done"
 
-    def give_up(self) -> bool:
-        """Wait no more; tells whether the command has not begun, and so is never done."""
+    def give_up(self) -> Fate:
+        """Wait no more, unless the answer is there; tells what becomes of the command."""
         with self._lock:
-            self._state = "given up" if self._state in ("waiting", "given up") else "late"
-            return self._state == "given up"
+            if self._state == "waiting":
+                self._state = "never done"
+            elif self._state == "begun":
+                self._state = "goes on"
+            return self._state
 
-    def answer(self, answer: Json | BaseException) -> bool:
-        """Answer, by an error or by a reply; tells whether anybody waits for it."""
-        if self.job is None:
-            return False
-        if isinstance(answer, BaseException):
+    def answer(self, answer: Json | BaseException) -> None:
+        """Answer, by an error or by a reply, the first time; what nobody waits for is a dead letter.
+
+        The reply to what was told is none: nobody ever asked for it.
+        """
+        with self._lock:
+            first = self._state in ("waiting", "begun")
+            if first:
+                self._state, self._given = "answered", answer
+        if self.job is None or not first:
+            if self.job is not None or (first and isinstance(answer, BaseException)):
+                self._dead_letter(answer)
+        elif isinstance(answer, BaseException):
             self.job.fail(answer)
         else:
             self.job.succeed(answer)
-        with self._lock:
-            return self._state != "late"
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Give the command up where the wait for its answer, which stands in this block, is torn."""
+        try:
+            yield
+        except BaseException:
+            if self.give_up() == "answered":
+                self._dead_letter(self._given)
+            raise
+
+    def _dead_letter(self, answer: Json | BaseException) -> None:
+        what = Fault.of(answer) if isinstance(answer, BaseException) else answer
+        logger.warning("dead letter: nobody waits for %s; its answer is %.200s", self, what)
 
 
 @dataclass(eq=False)
 class Mailbox:
     """What one entity has to do, and how its actor stands. Guarded by the lock of the directory that made it.
 
-    `actor` is whether one serves it, `lives` how many have; `again` that it is to begin anew after the command that it
-    is at, with its state read from the log; `leave` that it is to leave memory if it has nothing to do. `crashes`
-    counts those since the last command that was answered, `rests_until` is when it may begin again, `used` when it last
-    had something to do; both by the monotonic clock.
+    `actor` is whether one serves it, `lives` how many have, `serving` the command that it is at; `again` that it is to
+    begin anew after that, with its state read from the log; `leave` that it is to leave memory if it has nothing to do.
+    `crashes` counts those since the last command that was answered, `rests_until` is when it may begin again, `used`
+    when it last had something to do; both by the monotonic clock.
     """
 
     cls: type[Entity]
@@ -87,11 +134,17 @@ class Mailbox:
     queue: deque[Envelope] = field(default_factory=deque)
     actor: bool = False
     lives: int = 0
+    serving: Envelope | None = None
     again: bool = False
     leave: bool = False
     crashes: int = 0
     rests_until: float = 0.0
     used: float = 0.0
+
+    @property
+    def kept(self) -> bool:
+        """Whether it holds what was said of its entity, and so is never forgotten."""
+        return self.restart != "transient" or bool(self.group)
 
     def __str__(self) -> str:
         return f"{topic_of(self.cls)} {self.id}"

@@ -85,7 +85,9 @@ class TaskEvents(EventStore[str]):
         limit: int | None = None,
         birth: str = "",
     ) -> Iterator[TaskEvent]:
-        """Read events; `birth` is needed where the first row is not among them."""
+        """Read events; `birth` is needed where the first row is not among them. The stream of an entity is no task."""
+        if is_stream(originator_id):
+            return iter(())
         rows = self.recorder.select_events(originator_id, gt=gt, lte=lte, desc=desc, limit=limit)
         return self.read(rows, birth)
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from actors.appender import Appender
 from actors.context import lend_place, refuse_inside_agent, refuse_on_any_loop, refuse_on_loop
 from actors.info import checked
+from actors.mapper import is_stream
 from actors.notice import Also, Notice
 from actors.patience import CLIENT_PATIENCE
 from actors.runtime import Runtime
@@ -226,7 +227,7 @@ class TaskRef(Generic[R]):
 
     def _row(self) -> IndexRow:
         row = self._log.recorder.select_entry(self.id)
-        if row is None:
+        if row is None or is_stream(self.id):
             raise UnknownTaskError(f"there is no task {self.id!r} in {self._log.store.url}", task_id=self.id)
         return row
 

@@ -224,9 +224,9 @@ class TaskLog(Application[str]):
             raise PerdureError(f"the index cannot be rebuilt while a worker lives: {', '.join(sorted(live))}")
         return self.recorder.rebuild_index(self._row_from_log)
 
-    def _row_from_log(self, task_id: str, old: IndexRow | None) -> IndexRow:
+    def _row_from_log(self, task_id: str, old: IndexRow | None) -> IndexRow | None:
         if is_stream(task_id):
-            return entity_row(self.recorder, task_id)
+            return entity_row(self.recorder, task_id, old)
         try:
             return index_row(self.load(task_id))
         except UnreadableTaskError as error:

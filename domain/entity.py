@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -24,10 +24,13 @@ from eventsourcing.domain import (
 )
 
 from domain.errors import DefinitionError
+from domain.retry import MOST_SECONDS
 from domain.types import learn
 
 EntityT = TypeVar("EntityT", bound="Entity")
 
+BASE = ("originator_id", "originator_version", "timestamp", "originator_topic")
+"""The fields that each event has of its own, and no method that makes one may take."""
 _TOPIC = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -59,10 +62,10 @@ class EntityType(MetaAggregate["Entity"]):
                 )
         try:
             made = super().__new__(mcs, name, bases, namespace, **options)
-        except (ProgrammingError, TypeError) as error:
-            raise DefinitionError(f"entity {name}: {error}") from None
+        except (AssertionError, AttributeError, ProgrammingError, TypeError, ValueError) as error:
+            raise DefinitionError(f"entity {name}: {error}") from error
         if "TOPIC" in namespace:
-            _register(cast("type[Entity]", made), namespace)
+            _register(cast("type[Entity]", made))
         return made
 
     def _define_event_class(
@@ -145,28 +148,58 @@ _entities: dict[str, type[Entity]] = {}
 _events: dict[str, type[CanMutateAggregate[str]]] = {}
 
 
-def _register(cls: type[Entity], namespace: dict[str, Any]) -> None:
-    needed = [p for p in list(inspect.signature(vars(cls).get("__init__", cls.__init__)).parameters.values())[1:]
-              if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # fmt: skip
-    if needed:
-        raise DefinitionError(
-            f"entity {cls.__qualname__}: __init__ takes {', '.join(p.name for p in needed)}, but an entity of any id"
-            " exists without being made: give a default, and a command that sets it"
-        )
-    waiting = [name for name, value in namespace.items() if inspect.iscoroutinefunction(value)]
-    if waiting:
-        raise DefinitionError(
-            f"entity {cls.__qualname__}: {', '.join(waiting)} is an async def, but a command decides at once and waits"
-            " for nothing: wait before it, in a step"
-        )
+def _register(cls: type[Entity]) -> None:
+    """Know a class's events by their topics, and its annotations. Raises DefinitionError."""
+    own = [value for base in cls.__mro__ if base not in Entity.__mro__ for value in vars(base).values()]
+    functions = [f for f in (getattr(v, "decorated_func", v) for v in own) if inspect.isfunction(f)]
+    events = [e for e in vars(cls).values() if isinstance(e, type) and issubclass(e, CanMutateAggregate)]
+    wrong = next(filter(None, (_wrong_with_class(cls), *map(_wrong_with, own), *map(_wrong_with_event, events))), None)
+    if wrong:
+        raise DefinitionError(f"entity {cls.__qualname__}: {wrong}")
     _entities[topic_of(cls)] = cls
-    for value in vars(cls).values():
-        if isinstance(value, type) and issubclass(value, CanMutateAggregate) and "TOPIC" in vars(value):
-            _events[vars(value)["TOPIC"]] = cast("type[CanMutateAggregate[str]]", value)
-    for value in namespace.values():
-        function = getattr(value, "decorated_func", value)
-        if inspect.isfunction(function):
-            learn(function)
+    _events.update({vars(event)["TOPIC"]: event for event in events})
+    for function in [*functions, *(event.__init__ for event in events)]:
+        learn(function)
+
+
+def _wrong_with_class(cls: Any) -> str:
+    """Tell what keeps a class from being an entity; nothing where it can be one."""
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+    if needed:
+        what = f"__init__ takes {', '.join(needed)}, but an entity of any id exists without being made"
+        return f"{what}: give a default, and a command that sets it"
+    if is_dataclass(cls) and any(field.default_factory is not MISSING for field in fields(cls)):
+        return "a default_factory makes a new value at each replay: write an __init__"
+    if any(vars(base).get("__slots__") for base in cls.__mro__):
+        return "it has __slots__, but the state of an entity stands in plain attributes"
+    if hasattr(cls, "__len__") or hasattr(cls, "__bool__"):
+        return "it has a __len__ or __bool__, by which its @event methods would not work: name it otherwise"
+    after = cls.PASSIVATE_AFTER
+    if type(after) not in (int, float) or not 0 <= after <= MOST_SECONDS:
+        return f"PASSIVATE_AFTER is a number of seconds from 0 to {MOST_SECONDS:g}, not {after!r:.40}"
+    return ""
+
+
+def _wrong_with(value: object) -> str:
+    """Tell what keeps an attribute of a class from being one of an entity's."""
+    function = getattr(value, "decorated_func", value)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        what = f"{function.__name__} is an async def, but a command decides at once and waits for nothing"
+        return f"{what}: wait before it, in a step"
+    if isinstance(value, property) and hasattr(value.fset, "decorated_func"):
+        return "@event belongs above the setter of a property, not below it"
+    return ""
+
+
+def _wrong_with_event(event: type) -> str:
+    """Tell what keeps a class of events from being one of an entity's."""
+    mine = [base for base in event.__mro__ if base.__module__ not in (__name__, CanMutateAggregate.__module__)]
+    taken = [name for base in mine for name in vars(base).get("__annotations__", {}) if name in BASE]
+    if taken:
+        return f"{event.__name__} has a field {taken[0]}, which each event has of its own: name it otherwise"
+    return "" if "TOPIC" in vars(event) else f"{event.__name__} needs a TOPIC of its own"
 
 
 def topic_of(cls: type[Entity]) -> str:

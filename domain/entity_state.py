@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from copy import deepcopy
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import cache
+from inspect import Signature, getattr_static, isfunction, signature
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from eventsourcing.domain import CanMutateAggregate
 
 from domain.entity import Deciding, Entity, deciding, topic_of
+from domain.faults import Fault
 from domain.json_text import Json
 
 AnyEvent = CanMutateAggregate[str]
@@ -70,6 +73,7 @@ class EntityState:
         for event in events:
             entity = event.mutate(entity)
         assert entity is not None  # noqa: S101  there is at least one event, or state
+        copy_of(entity)  # what could not be copied could be asked no more
         return entity
 
     def swap(self, entity: Entity, events: Sequence[AnyEvent], receipt: Receipt | None) -> None:
@@ -87,31 +91,50 @@ class EntityState:
 
 
 def copy_of(entity: Entity) -> Entity:
-    """Copy an entity as deeply as it can change."""
-    other = object.__new__(type(entity))
-    memo: dict[int, Any] = {}
-    other.__dict__.update(
-        {k: v if type(v) in _SHARED else deepcopy(v, memo) for k, v in entity.__dict__.items()}
-    )  # fmt: skip
+    """Copy an entity as deeply as it can change. Raises TypeError, naming the attribute, where that cannot be done."""
+    other, memo = object.__new__(type(entity)), dict[int, Any]()
+    for name, value in entity.__dict__.items():
+        try:
+            other.__dict__[name] = value if type(value) in _SHARED else deepcopy(value, memo)
+        except Exception as error:
+            what = f"{type(entity).__qualname__}.{name} cannot be copied, as the state of an entity is for each command"
+            raise TypeError(f"{what}: {Fault.of(error)}") from error
     return other
 
 
-def command_name(cls: type[Entity], command: object) -> str:
-    """Give the name of a command, a method of the entity's class. Raises TypeError for anything else."""
+def called(cls: type[Entity], command: object, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    """Give the name of a command, a method of the entity's class that takes these arguments.
+
+    Raises TypeError for anything else, in the words of Python for wrong arguments: a slip of who asks is no crash of
+    the entity.
+    """
     name, owner = getattr(command, "__name__", ""), getattr(command, "__qualname__", "").rpartition(".")[0]
-    ours = name.startswith("_") or hasattr(Entity, name)
-    if ours or not callable(getattr(cls, name, None)) or owner not in _names_of(cls):
+    if name not in _commands(cls) or owner not in {base.__qualname__ for base in cls.__mro__}:
         raise TypeError(
             f"a command of {cls.__qualname__} is one of its public methods, such as {cls.__qualname__}."
             f"{next(iter(_commands(cls)), 'method')}, not {command!r}"
         )
+    try:
+        _commands(cls)[name].bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{cls.__qualname__}.{name}: {error}") from None
     return str(name)
 
 
-def _names_of(cls: type) -> set[str]:
-    return {base.__qualname__ for base in cls.__mro__ if base is not object}
+@cache
+def _commands(cls: type[Entity]) -> dict[str, Signature]:
+    """Give the methods by which an entity can be asked, and what they take, without itself."""
+    own = [base for base in cls.__mro__ if base not in Entity.__mro__]
+    names = [name for base in own for name in vars(base) if not (name.startswith("_") or hasattr(Entity, name))]
+    return {name: found for name in names if (found := _signature(cls, name)) is not None}
 
 
-def _commands(cls: type[Entity]) -> list[str]:
-    return [name for name, value in vars(cls).items() if not name.startswith("_") and not isinstance(value, type)
-            and callable(value)]  # fmt: skip
+def _signature(cls: type[Entity], name: str) -> Signature | None:
+    held = getattr_static(cls, name)
+    function = getattr(held, "decorated_func", held)
+    if isinstance(held, staticmethod | classmethod):
+        return signature(getattr(cls, name))
+    if not isfunction(function):
+        return None
+    whole = signature(function)
+    return whole.replace(parameters=list(whole.parameters.values())[1:])

@@ -18,6 +18,7 @@
     │   ├── EntityStoppedError      it was stopped before the command was its turn
     │   ├── GroupConflictError      the group is there, with another strategy
     │   ├── KeyConflictError        the key was used for another command
+    │   ├── NestedAskError          it was asked by an entity's own code
     │   └── UnreadableEntityError   a row of its log cannot be read
     └── TaskError                   about one task, named in `.task_id`
         ├── InvalidTaskIdError      an id that no task may have
@@ -170,6 +171,10 @@ class GroupConflictError(EntityError):
 
 class KeyConflictError(EntityError):
     """Raised when a key was used before, for another command or other arguments; nothing of this one was done."""
+
+
+class NestedAskError(EntityError):
+    """Raised when an entity's own code, a command or an event, asks an entity or tells it something."""
 
 
 class UnreadableEntityError(EntityError):

@@ -62,8 +62,8 @@ def _act(hand: Puppeteer, word: str, starting: Callable[[], None]) -> str:
         hand.begin(CAST[command])
         return ""
     if not command:
-        typed = shortened(repr(word), 30)
-        return f"{typed} is nothing that can be done here: it is next, kill, restart or quit, or 1, 2 or 3."
+        typed = f"{shortened(repr(word), 30)} is nothing that can be done here. " if word else ""
+        return f"{typed}Say next, kill, restart or quit, or 1, 2 or 3."
     if command == RESTART:
         starting()
     why = hand.press(command)

@@ -59,13 +59,12 @@ def borrowed(terminal: int) -> Iterator[Keys]:
 
     Ctrl-C is a signal as ever; Ctrl-Z is a key like any other, since nobody would put the terminal in order then.
     """
-    before = termios.tcgetattr(terminal)
-    with _guardian(before), _woken_by(signal.SIGWINCH, signal.SIGCHLD) as woken:
+    before, ours = termios.tcgetattr(terminal), termios.tcgetattr(terminal)
+    ours[3] &= ~(termios.ECHO | termios.ICANON)
+    ours[6][termios.VMIN], ours[6][termios.VTIME] = 1, 0
+    ours[6][termios.VSUSP] = os.fpathconf(terminal, "PC_VDISABLE").to_bytes(1, "little")
+    with _guardian(before, ours), _woken_by(signal.SIGWINCH, signal.SIGCHLD) as woken:
         try:
-            ours = termios.tcgetattr(terminal)
-            ours[3] &= ~(termios.ECHO | termios.ICANON)
-            ours[6][termios.VMIN], ours[6][termios.VTIME] = 1, 0
-            ours[6][termios.VSUSP] = os.fpathconf(terminal, "PC_VDISABLE").to_bytes(1, "little")
             termios.tcsetattr(terminal, termios.TCSADRAIN, ours)
             yield Keys(terminal, woken)
         finally:
@@ -74,9 +73,9 @@ def borrowed(terminal: int) -> Iterator[Keys]:
 
 
 @contextmanager
-def _guardian(settings: list[Any]) -> Iterator[None]:
+def _guardian(before: list[Any], ours: list[Any]) -> Iterator[None]:
     """Let a process of its own session restore the terminal, should this one be killed within the block."""
-    command = [sys.executable, "-I", "-S", __file__, repr(settings)]
+    command = [sys.executable, "-I", "-S", __file__, repr((before, ours))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
         try:
             yield
@@ -86,20 +85,20 @@ def _guardian(settings: list[Any]) -> Iterator[None]:
 
 @contextmanager
 def _woken_by(*signals: signal.Signals) -> Iterator[int]:
-    """Give a file descriptor that becomes readable when one of these signals has come."""
+    """Give a file descriptor that becomes readable when one of these signals has come, or any other that is handled.
+
+    It is written to at once, not by a handler in Python: that could come just before a wait, and not end it.
+    """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
-
-    def on_signal(*_: object) -> None:
-        with suppress(BlockingIOError):  # it is readable already
-            os.write(wake, b"\n")
-
-    before = [(number, signal.signal(number, on_signal)) for number in signals]
+    told_before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    before = [(number, signal.signal(number, lambda *_: None)) for number in signals]
     try:
         yield woken
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+        signal.set_wakeup_fd(told_before)
         os.close(woken)
         os.close(wake)
 
@@ -108,4 +107,6 @@ if __name__ == "__main__":
     if not sys.stdin.read():
         with suppress(OSError, termios.error):  # it may be gone
             os.write(1, _IN_ORDER)
-            termios.tcsetattr(1, termios.TCSANOW, ast.literal_eval(sys.argv[1]))
+            before, ours = ast.literal_eval(sys.argv[1])
+            if termios.tcgetattr(1) == ours:  # a shell that was quicker knows better
+                termios.tcsetattr(1, termios.TCSANOW, before)

@@ -1,5 +1,6 @@
 """`perdure demo --interactive`: what a person does is done to a real process, and what is shown is so, on both ways."""
 
+import codecs
 import itertools
 import os
 import re
@@ -89,7 +90,7 @@ def test_what_cannot_be_done_now_is_refused_in_a_sentence(acts: dict[str, str]) 
     ):
         assert re.search(refused, act)
     nonsense = " ".join(acts["before the body"].split())
-    assert "nonsense 'nonsense' is nothing that can be done here: it is next, kill, restart or quit" in nonsense
+    assert "nonsense 'nonsense' is nothing that can be done here. Say next, kill, restart or quit" in nonsense
 
 
 def test_where_the_mail_server_can_be_asked_no_second_mail_is_sent(acts: dict[str, str]) -> None:
@@ -148,7 +149,7 @@ class Terminal:
         hidden = {"PERDURE_STORE", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
         clean = {name: value for name, value in os.environ.items() if name not in hidden}
         self.master, self.slave = os.openpty()
-        self.written = ""
+        self.written, self.decoder = "", codecs.getincrementaldecoder("utf-8")()
         self.resize(columns, rows)
         self.settings = termios.tcgetattr(self.slave)
         self.process = subprocess.Popen(
@@ -182,9 +183,15 @@ class Terminal:
         while not condition(screen := self.screen):
             assert time.monotonic() < until, f"it never came about:\n{screen}"
             assert self.process.poll() is None, f"it has ended:\n{screen}"
-            if select.select([self.master], [], [], 0.5)[0]:
-                self.written += os.read(self.master, 65536).decode(errors="replace")
+            self.read(0.5)
         return screen
+
+    def read(self, patience: float) -> bool:
+        """Read what comes within so many seconds, if anything comes."""
+        if not select.select([self.master], [], [], patience)[0]:
+            return False
+        self.written += self.decoder.decode(os.read(self.master, 65536))
+        return True
 
     @property
     def screen(self) -> str:
@@ -201,10 +208,9 @@ class Terminal:
     def end(self) -> int:
         """Wait for the end of the demo, and give its exit code."""
         while self.process.poll() is None:
-            if select.select([self.master], [], [], 0.1)[0]:
-                self.written += os.read(self.master, 65536).decode(errors="replace")
-        while select.select([self.master], [], [], 0)[0]:
-            self.written += os.read(self.master, 65536).decode(errors="replace")
+            self.read(0.1)
+        while self.read(0):
+            pass
         return self.process.returncode
 
     @property

@@ -181,15 +181,26 @@ app.command("replay", epilog="Example:  perdure replay report-1 report.py:report
 # ------------------------------------------------------------------ learn
 
 
-@app.command(epilog="Example:  perdure demo")
-def demo() -> None:
+@app.command(epilog="Example:  perdure demo --interactive")
+def demo(
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="Lead one agent by hand: next step, kill, restart.")
+    ] = False,
+) -> None:
     """Watch what a real kill after a real e-mail does, and does not.
 
-    Exit code: 0 when every count is what it claims, else 1.
+    With --interactive it waits for you: the process stands still around each step and each record, and you say whether
+    it goes on, is killed there, or is restarted, and see what its log and the mailbox have. It reads single keys on a
+    terminal, and lines anywhere else.
+
+    Exit code: 0 when every count is what it claims, else 1; 0 when you quit; 130 or 143 stopped by a signal.
     """
     if find_spec("aiosmtpd") is None:
         raise CommandError('the demo needs a mail server: pip install "perdure[demo]"')
-    from actors.demo import demo as play
+    if interactive:
+        from actors.demo_by_hand import demo_by_hand as play
+    else:
+        from actors.demo import demo as play
 
     raise typer.Exit(play())
 

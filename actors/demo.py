@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import ast
 import signal
-import sys
-import textwrap
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,17 +21,15 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.demo_agent import AFTER_THE_RECORD, IN_THE_GAP, NOTES, STORE, TODO
-from actors.demo_stage import Ending, MailServer, mail_server, run_module
+from actors.demo_play import count, event_line
+from actors.demo_prose import Prose
+from actors.demo_stage import Ending, MailServer, in_good_order, mail_server, run_module
 from actors.system import AgentSystem
 from domain.errors import UnknownTaskError
 from domain.events import Activated, StepFailed, StepStarted, StepSucceeded, TaskEvent
 
 LONGEST = 25.0
 """Seconds after which whatever still runs is ended, and the demo has failed."""
-WIDEST = 100
-"""Characters of a line of prose, also where the terminal is wider."""
-INDENT = 15
-"""Characters before what a process says: room for its id."""
 MISSING = 'perdure demo needs a mail server to send to: pip install "perdure[demo]"'
 
 
@@ -153,12 +147,7 @@ def demo(console: Console | None = None) -> int:
     if find_spec("aiosmtpd") is None:
         Console(stderr=True, highlight=False).print(MISSING, markup=False, soft_wrap=True)
         return 2
-    try:
-        with _unwinding(signal.SIGTERM, signal.SIGHUP):
-            return play(console or Console(highlight=False))
-    except KeyboardInterrupt:
-        Console(stderr=True, highlight=False).print("\nstopped; its processes and its folder are gone")
-        return 130
+    return in_good_order(lambda: play(console or Console(highlight=False)))
 
 
 def play(console: Console, *, lose: int = 0) -> int:
@@ -173,20 +162,6 @@ def play(console: Console, *, lose: int = 0) -> int:
         stage.compare(played)
     complaints = [complaint for act in played for complaint in act.complaints()]
     return stage.close(complaints, time.monotonic() - began)
-
-
-@contextmanager
-def _unwinding(*signals: signal.Signals) -> Iterator[None]:
-    """Let these signals end the block as an exit does, with all that is cleaned up on the way."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda number, _: sys.exit(128 + number)) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _play_act(act: Act, stage: _Stage, folder: Path, world: MailServer, deadline: float) -> Played:
@@ -214,100 +189,83 @@ def _read_log(folder: Path, act: Act) -> list[TaskEvent]:
             return []
 
 
-class _Stage:
+class _Stage(Prose):
     """What the audience sees."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._heard: int | None = None
-
     def open(self, world: MailServer) -> None:
-        self._say("perdure demo: one task, killed around its e-mail", "bold")
-        self._say()
-        self._say(
+        self.say("perdure demo: one task, killed around its e-mail", "bold")
+        self.say()
+        self.say(
             f"A task is received: draft a summary of {NOTES}, send it by e-mail, tick it off in {TODO}. Each run"
             " of an agent is a process of its own. A kill is a real SIGKILL, which the process sends to itself at"
             " the place named. The outside world is a mail server, and its mailboxes are what counts."
         )
-        self._line("world", f"pid {world.pid}, SMTP on 127.0.0.1:{world.port}")
+        self.line("world", f"pid {world.pid}, SMTP on 127.0.0.1:{world.port}")
 
     def announce(self, act: Act) -> None:
-        self._say()
-        self._say(f"Act {act.number}: {act.title}", "bold")
+        self.say()
+        self.say(f"Act {act.number}: {act.title}", "bold")
         if act.source:
-            self._line("code", "as it stands in actors/demo_agent.py")
+            self.line("code", "as it stands in actors/demo_agent.py")
         for name in act.source:
-            self._say()
+            self.say()
             code = Syntax("", "python", theme="ansi_dark", background_color="default").highlight(_source(name))
             for line in code.split("\n"):
-                self._console.print(Text("    ") + line, soft_wrap=True)
+                self.console.print(Text("    ") + line, soft_wrap=True)
         if act.source:
-            self._say()
+            self.say()
         if act.doubt:
-            self._line("on_doubt", act.doubt)
+            self.line("on_doubt", act.doubt)
 
     def hear(self, pid: int, line: str) -> None:
-        self._line(f"pid {pid}", line)
+        self.line(f"pid {pid}", line)
 
     def tell_end(self, played: Played) -> None:
         act, end = played.act, played.runs[-1]
         if not end.killed:
             if end.code:
-                self._line(f"pid {end.pid}", f"ended with exit code {end.code}", "bold red")
+                self.line(f"pid {end.pid}", f"ended with exit code {end.code}", "bold red")
             return
-        self._line(f"pid {end.pid}", f"KILLED {act.killed}", "bold red")
+        self.line(f"pid {end.pid}", f"KILLED {act.killed}", "bold red")
         if act.logged:
-            self._line("log", _summary(played.events))
+            self.line("log", _summary(played.events))
         else:
-            self._line("memory", "gone with the process, and what was done with it")
-        self._line("restart", "the same command, a new process")
+            self.line("memory", "gone with the process, and what was done with it")
+        self.line("restart", "the same command, a new process")
 
     def tell_mailbox(self, played: Played) -> None:
         mails = len(played.message_ids)
         style = "red" if mails != played.act.mails else "green" if mails == 1 else "yellow"
-        self._line("mailbox", ", ".join(_count(played.message_ids)), f"bold {style}")
+        self.line("mailbox", ", ".join(count(played.message_ids)), f"bold {style}")
 
     def compare(self, played: Sequence[Played]) -> None:
-        self._say()
-        self._say("What the logs know, and what the world got", "bold")
+        self.say()
+        self.say("What the logs know, and what the world got", "bold")
         table = Table(show_lines=True)
         for title in ("act", "log", "mailbox"):
             table.add_column(title, overflow="fold")
         for one in played:
-            mailbox = [*_count(one.message_ids), *(f"{message_id[:13]}..>" for message_id in one.message_ids)]
+            mailbox = [*count(one.message_ids), *(f"{message_id[:13]}..>" for message_id in one.message_ids)]
             cells = (f"{one.act.number} {one.act.lesson}", "\n".join(_log_lines(one)), "\n".join(mailbox))
             table.add_row(*(Text(cell) for cell in cells))
-        self._console.print(table)
+        self.console.print(table)
 
     def close(self, complaints: Sequence[str], seconds: float) -> int:
-        self._say()
-        self._say(
+        self.say()
+        self.say(
             "What to learn: a step whose end is in the log never runs again, whatever dies. Between an effect"
             " and its record there is a gap that nobody can close. A step that dies there is in doubt, and its"
             " on_doubt says what then: run it again with the same key, by which the world can tell; ask; or hold"
             " it for a person."
         )
-        self._say('Not promised: that an outside effect happens "exactly once".')
-        self._say()
+        self.say('Not promised: that an outside effect happens "exactly once".')
+        self.say()
         for complaint in complaints:
-            self._say(f"NOT AS CLAIMED: {complaint}", "bold red")
+            self.say(f"NOT AS CLAIMED: {complaint}", "bold red")
         if not complaints:
             counts = ", ".join(str(act.mails) for act in ACTS)
-            self._say(f"The mailboxes are as claimed: {counts} e-mails. It took {seconds:.1f} s.", "bold green")
+            self.say(f"The mailboxes are as claimed: {counts} e-mails. It took {seconds:.1f} s.", "bold green")
         return 1 if complaints else 0
-
-    def _line(self, label: str, text: str, style: str = "") -> None:
-        first, *rest = textwrap.wrap(text, self._width - INDENT) or [""]
-        self._console.print(Text(f"  {label}".ljust(INDENT)) + Text(first, style), soft_wrap=True)
-        for line in rest:
-            self._console.print(Text(" " * INDENT) + Text(line, style), soft_wrap=True)
-
-    def _say(self, text: str = "", style: str = "") -> None:
-        self._console.print(Text(textwrap.fill(text, self._width), style), soft_wrap=True)
-
-    @property
-    def _width(self) -> int:
-        return max(40, min(self._console.width, WIDEST))
 
 
 def _source(name: str) -> str:
@@ -332,21 +290,6 @@ def _log_lines(played: Played) -> Iterator[str]:
     if not played.act.logged:
         yield "none"
     for event in played.events:
-        facts = ""
-        if isinstance(event, Activated):
-            if event.number > 1:
-                yield f"-- pid {played.runs[0].pid} KILLED --"
-            facts = f"{event.number}"
-        elif isinstance(event, StepStarted | StepSucceeded | StepFailed):
-            facts = event.name + (f", attempt {event.attempt}" if event.attempt > 1 else "")
-            source = getattr(event, "source", "")
-            facts += f", by {source}" if source else ""
-        yield f"{event.originator_version:2} {type(event).__name__:13} {facts}".rstrip()
-
-
-def _count(message_ids: Sequence[str]) -> list[str]:
-    """Count the mails of a mailbox, and say of several whether they are one to the world."""
-    mails, different = len(message_ids), len(set(message_ids))
-    if mails < 2:
-        return [f"{mails} e-mail{'' if mails else 's'}"]
-    return [f"{mails} e-mails", "same Message-ID" if different == 1 else f"{different} Message-IDs"]
+        if isinstance(event, Activated) and event.number > 1:
+            yield f"-- pid {played.runs[0].pid} KILLED --"
+        yield event_line(event)

@@ -1,6 +1,6 @@
 """The outside world of `perdure demo`: a real mail server on 127.0.0.1, in a process of its own.
 
-`python -m actors.demo_mail FILE [LOSE]` prints its port and serves until its standard input ends, so it never
+`python demo_mail.py FILE [LOSE]` prints its port and serves until its standard input ends, so it never
 outlives whoever started it. It keeps what arrives in `FILE`, an mbox, and answers VRFY with whether a Message-ID
 has arrived: the question that a real program asks by IMAP, or its provider's API. It knows nothing of perdure.
 """

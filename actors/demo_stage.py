@@ -1,4 +1,7 @@
-"""What `perdure demo` stands on: a mail server and agents as processes, which never outlive whoever started them."""
+"""What `perdure demo` stands on: a mail server and agents as processes, which never outlive whoever started them.
+
+And an end in good order, also where a signal brings it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ def mail_server(folder: Path, lose: int = 0) -> Iterator[MailServer]:
     `lose`: the number of the one mail that it accepts and drops, for tests; 0 for none.
     """
     file = folder / "mails.mbox"
-    with _started("actors.demo_mail", [str(file), str(lose)], folder, {}) as process:
+    program = str(Path(__file__).with_name("demo_mail.py"))  # not as a module: it needs none of ours, and starts sooner
+    with started([program, str(file), str(lose)], folder, {}) as process:
         port = process.stdout.readline() if process.stdout else ""
         if not port.strip().isdigit():
             raise RuntimeError(f"the mail server did not start:\n{port}{process.communicate()[0]}")
@@ -68,7 +73,7 @@ def run_module(
 
     A process that does not end within `patience` seconds is ended by SIGTERM.
     """
-    with _started(module, words, folder, environment) as process:
+    with started(["-m", module, *words], folder, environment) as process:
         watchdog = threading.Timer(patience, process.terminate)
         watchdog.start()
         try:
@@ -80,16 +85,14 @@ def run_module(
 
 
 @contextmanager
-def _started(
-    module: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]
-) -> Iterator[subprocess.Popen[str]]:
-    """Start `python -m module`, which finds its imports where this process does; it ends with the block at the latest.
+def started(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Start `python WORDS`, which finds its imports where this process does; it ends with the block at the latest.
 
     It has a session of its own: Ctrl-C reaches this process alone, which then ends it.
     """
     imports = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *words],
+        [sys.executable, "-P", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": imports, **environment},
         stdin=subprocess.PIPE,
@@ -105,3 +108,40 @@ def _started(
             yield process
         finally:
             process.kill()
+
+
+def in_good_order(play: Callable[[], int]) -> int:
+    """Play, and give the exit code, 130 after Ctrl-C; SIGTERM and SIGHUP end the program with 143 and 129.
+
+    All that the play cleans up on its way out it has cleaned up then: a second signal does not interrupt that.
+    """
+    try:
+        with _unwinding(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            return play()
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped; its processes and its folder are gone\n")
+        return 130
+
+
+@contextmanager
+def _unwinding(*signals: signal.Signals) -> Iterator[None]:
+    """Let the first of these signals end the block as an exit does, with all that is cleaned up on the way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: handler for number in signals if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
+    }
+
+    def leave(number: int, _: FrameType | None) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    for number in before:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

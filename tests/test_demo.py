@@ -31,7 +31,8 @@ def start(words: Sequence[str], folder: Path, **environment: str) -> subprocess.
     clean = {name: value for name, value in os.environ.items() if name != "PERDURE_STORE"}
     told = {**clean, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "COLUMNS": "80", **environment}
     command = [sys.executable, *words]
-    return subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=told, text=True, **pipes)
 
 
 def is_alive(pid: int) -> bool:

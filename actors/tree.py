@@ -76,7 +76,7 @@ class SupervisionTree:
         entities.siblings = siblings.begin_anew
         self.worker = Worker(
             f"w{secrets.token_hex(6)}",
-            *(log, runtime, strikes, only, find, agents, self._report, self._look_after, siblings, Tenure(lease)),
+            *(log, runtime, strikes, only, find, agents, self._report, self._look_after, Tenure(lease), siblings),
             over=over,
         )
         self._lock = log.store.workers.hold(self.worker.id, self._about())

@@ -21,7 +21,7 @@ class Worker:
 
     `find` gives the agent of a name, `agents` the names that are known; `only` is the one task that may run, if any.
     `look_after` sees that the worker's lock is where others look for it, and that each end of an actor was told.
-    `siblings` are told when a task of a group crashes.
+    `siblings`, where there are groups, are told when a task of a group crashes.
     `tenure` is its lease; while that does not hold, nothing is claimed and no body starts.
     `held_here` are the tasks, by id and birth, with the version at which this worker has held them for its code.
     `wake` makes recovery look at once; `stopping` says that no new body starts, `over` that nothing is written.
@@ -36,8 +36,8 @@ class Worker:
     agents: Callable[[], Collection[str]]
     report: Callable[[Down], None]
     look_after: Callable[[], None]
-    siblings: Siblings
     tenure: Tenure = field(default_factory=Tenure)
+    siblings: Siblings | None = None
     held_here: dict[tuple[str, str], int] = field(default_factory=dict)
     wake: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -40,6 +40,14 @@ class FileLock(Resource):
             return False
         return True
 
+    def lock(self) -> None:
+        """Wait for the lock, in the order in which the system lets in: however long it takes."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def unlock(self) -> None:
+        """Let go of the lock, and keep the file open."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
     def is_in_place(self) -> bool:
         """Say whether the path still leads to this very file."""
         try:

@@ -213,9 +213,9 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
 class SQLiteStore(Store):
     """A store in the SQLite file at `path`, made if it is not there; its folder must be.
 
-    Worker locks and the lock for opening stand in the folder `<path>.locks` beside it. `timeout`: seconds
-    to wait for other processes. Not for network file systems. A process and a child that it forks cannot
-    share it.
+    Worker locks, the lock for opening and those for turns stand in the folder `<path>.locks` beside it.
+    `timeout`: seconds to wait for other processes. Not for network file systems. A process and a child that it
+    forks cannot share it.
 
     Raises StoreUnavailableError, StoreCorruptError, NewerStoreError; whatever it raises, nothing stays open.
     """
@@ -224,7 +224,7 @@ class SQLiteStore(Store):
         path = os.path.abspath(path)
         url = f"sqlite:///{path}" + ("" if timeout == BUSY_TIMEOUT else f"?timeout={timeout:g}")
         folder = f"{path}.locks"
-        file = SQLiteFile(path, url=url, timeout=timeout)
+        file = SQLiteFile(path, folder, url=url, timeout=timeout)
         recorder = SQLiteRecorder(file)
         with os_errors(url, "open it"):
             _make_folder(folder)
@@ -242,7 +242,7 @@ class SQLiteStore(Store):
         self._file = file
 
     def hurry(self, *, on: bool) -> None:
-        self._file.hurried = on
+        self._file.hurry(on=on)
 
     def close(self) -> None:
         try:

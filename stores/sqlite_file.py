@@ -22,6 +22,7 @@ import eventsourcing.sqlite as es_sqlite
 
 from stores.errors import NewerStoreError, StoreCorruptError, StoreError, StoreUnavailableError
 from stores.lifetime import Resource, forked_error, inherited
+from stores.turns import PATIENCE, Turns
 
 APPLICATION_ID = 0x50455244  # "PERD", in the file's header
 SCHEMA = 1  # `PRAGMA user_version`; raised by whatever an older perdure could not read
@@ -69,10 +70,10 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
     Guarantee: a transaction that returned is on the disk (WAL, `synchronous=FULL`, on macOS `fullfsync`);
     one that raised is rolled back and leaves neither lock nor open transaction. Not guaranteed: the fate of
     a commit that itself failed (`StoreUnavailableError.unknown_fate`). `timeout`: seconds to wait for other
-    processes.
+    processes. `folder`: where those that write the file keep the locks by which they take turns.
     """
 
-    def __init__(self, path: str, *, url: str, timeout: float) -> None:
+    def __init__(self, path: str, folder: str, *, url: str, timeout: float) -> None:
         self.path = path
         self.timeout = timeout
         self.originator_id_type = "text"
@@ -81,6 +82,7 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         self._reader: sqlite3.Connection | None = None
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
+        self._turns = Turns(folder)
         self._gave_up = 0.0  # when a write last found the file locked for all of its time
         self.hurried = False
         Resource.__init__(self, url)
@@ -176,6 +178,8 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
                 if isinstance(error, sqlite3.Error):
                     raise translated(error, self.url, committing=committing) from error
                 raise
+            finally:
+                self._turns.give()
 
     def _begin(self, asked: float) -> sqlite3.Cursor:
         self.check()
@@ -185,6 +189,7 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         if self._writer is None:
             self._writer = self._connect("rw")
         started = monotonic()
+        self._turns.take(min(self.timeout, PATIENCE))
         while True:
             try:
                 return self._writer.execute("BEGIN IMMEDIATE")
@@ -228,13 +233,20 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         except sqlite3.Error as error:
             raise translated(error, self.url) from error
 
+    def hurry(self, *, on: bool) -> None:
+        """Let nothing wait for another process any more, while `on`. Does nothing in a forked child."""
+        if not self.forked:
+            self.hurried = on
+            self._turns.hurry(on=on)
+
     def close(self) -> None:
         """Close both connections, after what runs. May be called again; does nothing in a forked child."""
         if not self.forked:
-            self.hurried = True
+            self.hurry(on=True)
             with self._write_lock, self._read_lock:
                 self.closed = True
                 self._close_connections()
+                self._turns.close()
 
     def _close_connections(self, *, writer_first: bool = False) -> None:
         order = ("_writer", "_reader") if writer_first else ("_reader", "_writer")

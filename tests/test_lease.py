@@ -220,8 +220,7 @@ def test_who_has_beaten_since_it_was_seen_frozen_is_not_robbed(disk: Store) -> N
     disk.recorder.save_beat("other", 3, 4.0)
     tenure = watching(4.0)
     facts = (TaskLog(disk), Runtime(), 3, None, find_agent, known_agents)
-    nobody: Any = None  # no task of a group crashes here
-    worker = Worker("w1", *facts, lambda down: None, lambda: None, nobody, tenure)
+    worker = Worker("w1", *facts, lambda down: None, lambda: None, tenure)
     for moment in range(6):
         tenure.observe(disk.recorder.select_beats(), moment, moment)
         assert worker.owns_or_may_take("other") == (moment >= 4)

@@ -165,9 +165,8 @@ class TaskActor(EventSourcedActor):
                 )
             return events
 
-        if (
-            self.task.group and self.worker.siblings is not None
-        ):  # before the crash is in the log: a death here is one of the process, not of the task alone
+        # Before the crash is in the log: a death here is one of the process, not of the task alone.
+        if self.task.group and self.worker.siblings is not None:
             cause = f"{self.task.birth} {crash.activation}"
             self.worker.siblings.begin_anew(self.task.group, self.name, "", cause)
         self.rehydrated.append(decide)

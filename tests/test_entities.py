@@ -208,7 +208,7 @@ def test_what_is_told_and_ends_in_no_reply_is_a_dead_letter(
         lambda budget: budget.spent,
         World.run,
     ],
-    ids=str,
+    ids=lambda command: getattr(command, "__qualname__", str(command)),
 )
 def test_what_is_no_command_is_refused_where_it_is_asked(system: AgentSystem, command: Any) -> None:
     with pytest.raises(TypeError, match=r"a command of Budget is one of its public methods, such as Budget\.spend"):

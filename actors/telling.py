@@ -145,6 +145,7 @@ class Desk:
     def _after(self, listener: Listener) -> None:
         with self._changed:
             del self._calling[threading.get_ident()]
+            self._excused.discard(threading.get_ident())
             if listener.waiting and not self._closed:
                 self._queue.append(listener)
             else:

@@ -235,7 +235,7 @@ class TaskLog(Application[str]):
 
     @contextmanager
     def watch(self, task_id: str, event: SomeEvent) -> Iterator[SomeEvent]:
-        """Set an event each time the task has ended or is held in this process."""
+        """Set an event each time the task has ended or is held in this process, or its actor here is gone."""
         with self._watching:
             self._watchers.setdefault(task_id, set()).add(event)
         try:

@@ -44,7 +44,7 @@ class Desk:
     """Has callbacks called, those of one listener one after the other.
 
     One thread serves all while calls are quick. `look`, called now and then while something waits, puts as many again
-    to it each time that no call has begun since the last one: a thread for each call that is slow, and no more.
+    to it each time that no call has begun since the last one: so there are about as many threads as slow calls.
     """
 
     def __init__(self, threads: Threads) -> None:
@@ -145,6 +145,7 @@ class Desk:
     def _after(self, listener: Listener) -> None:
         with self._changed:
             del self._calling[threading.get_ident()]
+            self._excused.discard(threading.get_ident())
             if listener.waiting and not self._closed:
                 self._queue.append(listener)
             else:

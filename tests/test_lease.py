@@ -23,12 +23,12 @@ from actors.outage import FIRST_WAIT, LONGEST_WAIT, Outage
 from actors.runtime import Runtime
 from actors.task_log import TaskLog
 from actors.tenure import Tenure
-from actors.testing import CrashPlan
+from actors.testing import CrashPlan, FakeClock
 from actors.worker import Worker
 from domain.events import Activated, Passivated, StepFailed, StepStarted
 from stores import Store, StoreError, StoreUnavailableError
 from stores.crash import CrashingStore
-from tests.lives import PATIENCE, bodies, kinds, live, log, wait_for
+from tests.lives import PATIENCE, bodies, die, kinds, live, log, wait_for
 
 # ------------------------------------------------------------------ who is called frozen
 
@@ -371,16 +371,76 @@ def test_before_the_lease_holds_again_a_lost_task_is_found_so_that_no_body_of_it
     assert kinds(disk) == ["Created", "Activated", "Activated"]
 
 
-def test_nothing_is_claimed_while_the_lease_does_not_hold(disk: Store, locked_out: LockedOut) -> None:
-    with AgentSystem(disk, lease=0.1) as system:
+def test_nothing_is_claimed_nor_tried_in_vain_while_the_lease_does_not_hold(disk: Store, locked_out: LockedOut) -> None:
+    """Nor does a clock jump to what is due next, as if nothing was left to do now."""
+    clock = FakeClock(jump=True)
+    began = clock.now()
+    with AgentSystem(disk, lease=0.1, clock=clock) as system:
         wait_for(worker_of(system).tenure.holds)
         locked_out.lock_out(system)
         task = system.spawn(nothing, id="t")
+        TaskLog(disk, now=lambda: began + 100).create("later", nothing.name, [[], {}], {})
         with pytest.raises(TimeoutError):
             task.result(timeout=0.3)
+        assert (kinds(disk), clock.now()) == (["Created"], began)
+        assert system._tree is not None
+        assert (system._tree.directory.hosted(), system._tree.directory.resting()) == ({}, set())
+        locked_out.away.clear()
+        assert task.result(PATIENCE) == "done"
+
+
+def test_a_claim_is_not_made_when_the_lease_has_run_out_since_recovery_looked(
+    disk: Store, locked_out: LockedOut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, late = TaskLog.load, threading.Event()
+
+    def load_late(self: TaskLog, *args: Any) -> Any:
+        if threading.current_thread().name.startswith("TaskActor") and not late.is_set():
+            locked_out.lock_out(system)
+            late.set()
+        return load(self, *args)
+
+    monkeypatch.setattr(TaskLog, "load", load_late)
+    with AgentSystem(disk, lease=0.1) as system:
+        task = system.spawn(nothing, id="t")
+        assert late.wait(PATIENCE)
+        assert system._tree is not None
+        assert system._tree.directory.wait_empty(PATIENCE)
         assert kinds(disk) == ["Created"]
         locked_out.away.clear()
         assert task.result(PATIENCE) == "done"
+
+
+def test_a_lease_counts_from_before_the_beat_was_written(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others see the beat when it is stored, and watch from then on: they must not be the first to know."""
+    save, writing, go_on = disk.recorder.save_beat, threading.Event(), threading.Event()
+
+    def save_slowly(*beat: Any) -> None:
+        save(*beat)
+        if beat[1] == 1:
+            writing.set()
+            assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(disk.recorder, "save_beat", save_slowly)
+    renewed = list[float]()
+    monkeypatch.setattr(Tenure, "renew", lambda self, since: renewed.append(since))
+    with AgentSystem(disk):
+        assert writing.wait(PATIENCE)
+        written = monotonic()
+        go_on.set()
+        wait_for(lambda: bool(renewed))
+    assert renewed[0] < written
+
+
+def test_a_store_that_is_back_is_met_with_a_beat_within_the_next_quarter_of_the_lease(
+    disk: Store, locked_out: LockedOut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may be back earlier, and watch: it waits no longer, however long the outage was."""
+    monkeypatch.setattr("actors.outage.FIRST_WAIT", LONGEST_WAIT)
+    with AgentSystem(disk, lease=0.4) as system:
+        locked_out.lock_out(system)
+        locked_out.away.clear()
+        wait_for(worker_of(system).tenure.holds, timeout=LONGEST_WAIT / 2)
 
 
 class AfterTheStart(CrashPlan):
@@ -412,6 +472,8 @@ def test_a_body_whose_start_is_in_the_log_is_not_entered_when_the_lease_has_run_
     with AgentSystem(CrashingStore(disk, AfterTheStart(lock_out)), lease=0.1, grace=PATIENCE) as system:
         system.spawn(halting.flow, id="t")
         assert late.wait(PATIENCE)
+        closing = monotonic()
+    assert monotonic() - closing < PATIENCE / 2
     assert halting.entered == []
     last = log(disk)[-1]
     assert isinstance(last, Passivated)
@@ -446,35 +508,67 @@ def test_a_body_whose_task_was_taken_after_its_start_is_not_entered(
     assert kinds(disk) == ["Created", "Activated", "StepStarted", "Activated"]
 
 
+class Doubtful:
+    """An agent whose step was left in doubt, and whose worker's lease runs out just after it has claimed it."""
+
+    def __init__(self, disk: Store, locked_out: LockedOut) -> None:
+        self.disk, self.locked_out = disk, locked_out
+        self.asked: list[bool] = []
+        self.late = threading.Event()
+        self.system: AgentSystem | None = None
+
+        def look(doubt: Any) -> NotHappened:
+            self.asked.append(locked_out.away.is_set())
+            return NotHappened()
+
+        @step(name="lease: doubtful", on_doubt=look)
+        def doubtful() -> str:
+            return "done"
+
+        @agent(name="lease: in doubt")
+        def flow() -> str:
+            if self.system is not None:
+                locked_out.lock_out(self.system)
+                self.late.set()
+            return doubtful()
+
+        die(disk, flow)
+
+    def reopen(self) -> AgentSystem:
+        self.system = AgentSystem(self.disk, lease=0.1, grace=PATIENCE)
+        return self.system
+
+
+def running(system: AgentSystem) -> list[str]:
+    """Give the paths of the bodies of task t that run, or are about to."""
+    assert system._tree is not None
+    actor = system._tree.directory.hosted()["t"]
+    return actor.activation.running if actor is not None and actor.activation is not None else []
+
+
 def test_a_function_that_settles_a_doubt_waits_for_the_lease_too(disk: Store, locked_out: LockedOut) -> None:
-    asked: list[bool] = []
+    doubtful = Doubtful(disk, locked_out)
+    with doubtful.reopen() as system:
+        assert doubtful.late.wait(PATIENCE)
+        with pytest.raises(TimeoutError):
+            system.task("t").result(timeout=0.15)
+        locked_out.away.clear()
+        assert system.task("t").result(PATIENCE) == "done"
+    assert doubtful.asked == [False]
 
-    def look(doubt: Any) -> NotHappened:
-        asked.append(locked_out.away.is_set())
-        return NotHappened()
 
-    class Once(CrashPlan):
-        def reach(self, point: str, **facts: Any) -> None:
-            if point == "append.after" and Activated.TOPIC in facts["topics"]:
-                locked_out.lock_out(system)
-                threading.Timer(0.3, locked_out.away.clear).start()
-            super().reach(point, **facts)
-
-    @step(name="lease: doubtful", on_doubt=look)
-    def doubtful() -> str:
-        return "done"
-
-    @agent(name="lease: in doubt")
-    def flow() -> str:
-        return doubtful()
-
-    dying = CrashingStore(disk, CrashPlan(1, "body.after"))
-    with pytest.raises(BaseException, match=r"body\.after"), AgentSystem(dying) as system:
-        system.spawn(flow, id="t").result(PATIENCE)
-    dying.close()
-    with AgentSystem(CrashingStore(disk, Once(None)), lease=0.1) as system:
-        assert system.spawn(flow, id="t").result(PATIENCE) == "done"
-    assert asked == [False]
+def test_a_function_that_settles_a_doubt_is_not_asked_when_its_system_closes_meanwhile(
+    disk: Store, locked_out: LockedOut, caplog: pytest.LogCaptureFixture
+) -> None:
+    doubtful = Doubtful(disk, locked_out)
+    with doubtful.reopen() as system:
+        assert doubtful.late.wait(PATIENCE)
+        wait_for(lambda: running(system) == ["1"])
+        closing = monotonic()
+    assert monotonic() - closing < PATIENCE / 2
+    assert doubtful.asked == []
+    assert kinds(disk)[-2:] == ["Activated", "Passivated"]
+    assert "ended by an error" not in caplog.text
 
 
 def test_a_cancellation_that_comes_while_a_body_waits_for_the_lease_is_recorded_and_the_body_not_entered(
@@ -578,6 +672,7 @@ def test_whoever_waits_for_a_store_that_is_away_is_awake_at_once_when_its_system
     disk: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("actors.outage.FIRST_WAIT", LONGEST_WAIT)
+    monkeypatch.setattr("actors.tree.LAST_WORD", PATIENCE)
     store = AwayStore(disk)
     with AgentSystem(store, lease=4 * LONGEST_WAIT) as system:
         tree = system._tree
@@ -585,5 +680,7 @@ def test_whoever_waits_for_a_store_that_is_away_is_awake_at_once_when_its_system
         wait_for(tree.worker.tenure.holds)
         store.away.set()
         wait_for(lambda: said(caplog, "recovery waits") == 1)
+        closing = monotonic()
+    assert monotonic() - closing < LONGEST_WAIT / 2
     assert tree.recovery.actor_stopped.is_set()
     assert tree.lease.actor_stopped.is_set()

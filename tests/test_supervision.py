@@ -523,7 +523,7 @@ def test_no_thread_is_left_behind(store: Store) -> None:
     with AgentSystem(store) as system:
         for task in [system.spawn(busy) for _ in range(20)]:
             task.result(timeout=SOON)
-    for name in ("TaskActor", "Recovery", "Supervisor"):
+    for name in ("TaskActor", "Recovery", "Lease", "Supervisor"):
         assert not threads_named(name, wait=SOON)
     assert threading.active_count() <= before
 

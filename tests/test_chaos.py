@@ -268,7 +268,13 @@ FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
         ("nobody made", "t", line(lambda one: [replace(one, token="x")], what="effect", task="t", path="1")),
         ("nobody made", "t", log("t", changed(StepSucceeded, changes={"value": [2, "x"]}, path="1"))),
     ],
-    "doubts_were_asked": [
+    "doubts_are_settled_as_the_step_says": [
+        (
+            "without 'not happened'",
+            "t",
+            log("t", changed(StepStarted, changes={"doubt": "rerun"}, path="3", attempt=2)),
+        ),
+        ("without 'rerun by '", "t", log("t", changed(StepStarted, changes={"doubt": "rerun"}, path="2", attempt=2))),
         ("nobody gave", "t", line(lambda one: [], what="asked", task="t", path="1")),
         ("nobody gave", "t", line(lambda one: [], what="asked", task="t", path="3")),
         ("nobody gave", "t", line(lambda one: [replace(one, token="found")], what="asked", task="t", path="3")),

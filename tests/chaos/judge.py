@@ -214,12 +214,17 @@ def values_are_of_their_effects(evidence: Evidence) -> Found:
                 yield task, f"step {path} was decided by a value that nobody made: {event}"
 
 
-def doubts_were_asked(evidence: Evidence) -> Found:
-    """What an `on_doubt` function has answered is what the log goes on with."""
+def doubts_are_settled_as_the_step_says(evidence: Evidence) -> Found:
+    """A step in doubt is run again only as its `on_doubt` allows; what was answered is what the log goes on with."""
     lines = [line for line in evidence.lines if line.what == "asked"]
     asked = {(line.task, line.path, line.attempt, line.activation, line.token) for line in lines}
     for task, path, history, _ in evidence.steps():
         for number, event in history.steps[path]:
+            if isinstance(event, StepStarted) and event.doubt and event.name in STEPS:
+                on_doubt = STEPS[event.name].settings.on_doubt
+                way = {"rerun": "rerun", "hold": "rerun by "}.get(on_doubt, "not happened")
+                if not event.doubt.startswith(way):
+                    yield task, f"step {path} was run again without {way!r}: {event}"
             if isinstance(event, StepStarted) and event.doubt == "not happened":
                 answer = (event.attempt - 1, number, "")
             elif isinstance(event, StepSucceeded) and event.source == "on_doubt":
@@ -308,7 +313,7 @@ RULES: tuple[Callable[[Evidence], Found], ...] = (
     finished_steps_ran_once,
     keys_are_kept,
     values_are_of_their_effects,
-    doubts_were_asked,
+    doubts_are_settled_as_the_step_says,
     heartbeats_are_heard,
     results_follow,
     processes_end_as_they_are_told,

@@ -292,9 +292,7 @@ def test_a_row_that_is_missing_or_of_another_entity_is_damage(path: Path, client
         (state,) = database.execute(f"SELECT state FROM stored_events {where}", [stream_of(Budget, "donor")]).fetchone()
         database.execute(f"UPDATE stored_events SET state=? {where}", [state, stream_of(Budget, "receiver")])
     with AgentSystem(f"sqlite:///{path}", run=False) as other:
-        with pytest.raises(
-            UnreadableEntityError, match=r"version 4 of its log .*version 3 is expected"
-        ):
+        with pytest.raises(UnreadableEntityError, match=r"version 4 of its log .*version 3 is expected"):
             other.entity(Budget, "gap").ask(Budget.left)
         with pytest.raises(UnreadableEntityError, match=r"version 3 of its log cannot be read: .*checksum"):
             other.entity(Budget, "receiver").ask(Budget.left)

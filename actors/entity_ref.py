@@ -184,7 +184,7 @@ class EntityRef(Generic[E]):
 
 def _options() -> Options:
     """Give the options of a step that asks: its key makes it safe to repeat, and a no arrives as itself."""
-    return Options(retry=STOPPED, idempotent=True, label="{entity}", raises=(Rejected, *_kinds_of_no(Rejected)))
+    return Options(retry=STOPPED, idempotent=True, raises=(Rejected, *_kinds_of_no(Rejected)))
 
 
 def _kinds_of_no(kind: type[Rejected]) -> list[type[Rejected]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +27,7 @@ from domain.events import (
 )
 from stores import Store
 from tests.chaos import ledger, programs
+from tests.chaos.client import answer
 from tests.chaos.evidence import Evidence
 from tests.chaos.fleet import End
 from tests.chaos.judge import RULES, judge
@@ -92,7 +94,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
             for name, (agent, *args) in given.items():
                 programs.system.spawn(agent, *args, id=name)
                 ledger.write(Line("accepted", name))
-            wait_for(lambda: not disk.recorder.select_entries(status=["queued", "running", "waiting"]))
+            for name in ("t", *given):
+                ledger.write(Line("answered", name, token=json.dumps(answer(programs.system.task(name)))))
             yield Evidence(ledger.read(), *collect(programs.system), None, [])
 
 
@@ -296,6 +299,11 @@ FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
         ),
         ("of its child", "errands", without("errands.5", "logs")),
         ("of its child", "errands", log("errands.5", changed(Completed, changes={"value": [[9, "x"]]}))),
+    ],
+    "answers_are_the_results": [
+        ("told was", "fan", line(lambda one: [replace(one, token="[]")], what="answered", task="fan")),
+        ("told was", "quitter", line(lambda one: [replace(one, token='"?"')], what="answered", task="quitter")),
+        ("told was", "t", log("t", changed(Completed, changes={"value": []}))),
     ],
     "processes_end_as_they_are_told": [
         ("ended with 1", "", process(1, {signal.SIGTERM})),

@@ -6,6 +6,7 @@ Each rule is a function of all the evidence. A kind of program whose result `res
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections import Counter
@@ -286,6 +287,16 @@ def _children(task: str, marks: list[Any], evidence: Evidence) -> Found:
             yield task, f"it was given {result} of its child {child}, which ended with {ending}"
 
 
+def answers_are_the_results(evidence: Evidence) -> Found:
+    """Who waits for a task, in whichever process, is given what its log ends with."""
+    for line in evidence.lines:
+        ending = evidence.histories.get(line.task, History([])).ending
+        if line.what == "answered" and ending is not None:
+            result = decode(ending.value) if isinstance(ending, Completed) else ending.error["message"]
+            if json.loads(line.token) != result:
+                yield line.task, f"its result is {result}, told was {line.token}"
+
+
 # ------------------------------------------------------------------ processes
 
 
@@ -316,6 +327,7 @@ RULES: tuple[Callable[[Evidence], Found], ...] = (
     doubts_are_settled_as_the_step_says,
     heartbeats_are_heard,
     results_follow,
+    answers_are_the_results,
     processes_end_as_they_are_told,
 )
 

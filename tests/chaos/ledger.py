@@ -26,6 +26,7 @@ class Line:
         died: a body is about to kill its process, whose pid is `number`.
         crashed: an agent is about to crash, once.
         accepted: a spawn of `task` has returned.
+        answered: who waited for `task` was given the JSON in `token`.
     `activation`: the one for which the code ran. `at`: Unix seconds.
     """
 
@@ -40,9 +41,9 @@ class Line:
     at: float = field(default_factory=time.time)
 
 
-def write(line: Line) -> None:
+def write(line: Line, folder: Path | str = ".") -> None:
     """Add a line; it is on the disk when this returns."""
-    file = os.open(FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    file = os.open(Path(folder) / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(file, json.dumps(asdict(line)).encode() + b"\n")
         os.fsync(file)

@@ -15,6 +15,7 @@ from actors import AgentSystem, ResolveError, TaskEndedError
 from domain.events import Activated, Passivated, StepFailed, StepStarted, StepSucceeded
 from domain.task import IN_DOUBT, STRIKES, idempotency_key
 from tests.chaos import ledger
+from tests.chaos.client import spawn
 from tests.chaos.evidence import Evidence
 from tests.chaos.fleet import Fleet
 from tests.chaos.judge import Complaint, judge
@@ -22,6 +23,8 @@ from tests.chaos.plan import Action, Plan, draw_plan
 
 SETTLING = 90.0
 """Seconds after the chaos in which every task has to end."""
+FIRST = 12
+"""Tasks that are there from the beginning, so that no machine is too slow for a round."""
 LOOK = 0.1
 """Seconds between two looks at what is open, or held."""
 OPEN = ("queued", "running", "waiting", "held")
@@ -54,6 +57,8 @@ def play(
     plan = draw_plan(seed, seconds, processes)
     store = store or f"sqlite:///{folder / 'chaos.db'}"
     with Fleet(folder, bytecode, store, plan) as fleet, AgentSystem(store, run=False) as system:
+        for number in range(1, FIRST + 1):
+            spawn(system, seed, number, folder)
         with Operator(system, folder, plan) as operator:
             for action in plan.actions:
                 pass_time(fleet, action.at)

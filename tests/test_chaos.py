@@ -25,8 +25,9 @@ from domain.events import (
     StepSucceeded,
     TaskEvent,
 )
+from domain.task import idempotency_key
 from stores import Store
-from tests.chaos import ledger, programs
+from tests.chaos import ledger, programs, purses
 from tests.chaos.client import answer
 from tests.chaos.evidence import Evidence
 from tests.chaos.fleet import End
@@ -90,13 +91,14 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
                 "fan": (programs.fan_async, 10, [["plain"], ["asking"]], 2),
                 "stumbler": (programs.stumbler, 3),
                 "quitter": (programs.quitter, 3, ["plain"]),
+                "shopper": (purses.shopper, "purse-1", [300, 200, 100]),
             }
             for name, (agent, *args) in given.items():
                 programs.system.spawn(agent, *args, id=name)
                 ledger.write(Line("accepted", name))
             for name in ("t", *given):
                 ledger.write(Line("answered", name, token=json.dumps(answer(programs.system.task(name)))))
-            yield Evidence(ledger.read(), *collect(programs.system), None, [])
+            yield Evidence(ledger.read(), *collect(programs.system), None, [], purses.bookings(programs.system))
 
 
 def test_the_judge_has_no_complaint_about_an_honest_round(honest: Evidence) -> None:
@@ -193,6 +195,19 @@ held = Held("t", 0, 0.0, 1, "strikes", "", {"strikes": 2})
 passivated = Passivated("t", 0, 0.0, 1, [], None)
 failure = {"kinds": ["FailTask"], "message": "on purpose, at 5"}
 trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f()\nKeyError: 1\n'
+
+
+def booked(change: Callable[[list[Any]], list[Any]]) -> Callable[[Evidence], Evidence]:
+    """Falsify what a purse has booked."""
+    return lambda evidence: replace(evidence, purses={name: change(one) for name, one in evidence.purses.items()})
+
+
+def no_is_booked(evidence: Evidence) -> Evidence:
+    """Book what the second ask of the shopper was refused."""
+    created = evidence.histories["shopper"].created
+    assert created is not None
+    return booked(lambda one: [*one, replace(one[0], key=idempotency_key(created.birth, "2"))])(evidence)
+
 
 FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
     "nothing_is_lost": [
@@ -304,6 +319,20 @@ FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
         ("told was", "fan", line(lambda one: [replace(one, token="[]")], what="answered", task="fan")),
         ("told was", "quitter", line(lambda one: [replace(one, token='"?"')], what="answered", task="quitter")),
         ("told was", "t", log("t", changed(Completed, changes={"value": []}))),
+    ],
+    "purses_are_never_overdrawn": [
+        ("leaves -", "", booked(lambda one: [*one, replace(one[0], amount=101)])),
+        ("leaves 100", "", booked(lambda one: [replace(one[0], reply=99), *one[1:]])),
+    ],
+    "what_is_asked_is_booked_once": [
+        ("booked are []", "shopper", booked(lambda one: one[:1])),
+        ("booked are [Booking", "shopper", booked(lambda one: [*one, one[0]])),
+        ("booked are [Booking", "shopper", booked(lambda one: [replace(one[0], reply=7), *one[1:]])),
+        ("was told no", "shopper", no_is_booked),
+        ("for no step", "", booked(lambda one: [*one, replace(one[0], key="x")])),
+    ],
+    "shoppers_get_what_is_booked": [
+        ("were answered [300, 0, 100]", "shopper", log("shopper", changed(Completed, changes={"value": [300]}))),
     ],
     "processes_end_as_they_are_told": [
         ("ended with 1", "", process(1, {signal.SIGTERM})),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from domain.events import (
 from stores import IndexRow
 from tests.chaos.fleet import End
 from tests.chaos.ledger import Line
+from tests.chaos.purses import Booking
 
 Ending = Completed | Failed
 StepEvent = StepStarted | StepSucceeded | StepFailed
@@ -87,7 +88,7 @@ def is_outcome(event: TaskEvent) -> bool:
 class Evidence:
     """All that a round has left: the ledger, log and index row of each task, how the processes have ended.
 
-    `strikes` is the limit of the workers, None for none.
+    `strikes` is the limit of the workers, None for none; `purses` are what was booked in each.
     """
 
     lines: list[Line]
@@ -95,6 +96,7 @@ class Evidence:
     rows: dict[str, IndexRow]
     strikes: int | None = None
     ends: list[End] | None = None
+    purses: dict[str, list[Booking]] = field(default_factory=dict)
 
     @cached_property
     def histories(self) -> dict[str, History]:

@@ -39,6 +39,7 @@ from actors.body import running_body
 from domain.retry import STRIKE_LIMIT
 from tests.chaos import ledger
 from tests.chaos.ledger import Line
+from tests.chaos.purses import ASK, draw_shopper, shopper
 
 Mark = list[Any]
 """A number, the token of the effect that made it, and what else there is to say."""
@@ -192,7 +193,7 @@ STEPS: dict[str, Any] = {
 }
 COMMON = ("plain", "on_loop", "idempotent", "asking", "flaky")
 RARE = ("patient", "hanging", "beating", "failing", "guarded", "awaiting")
-UNRECORDED = ("idempotent",)
+UNRECORDED = ("idempotent", ASK)
 """The steps of which no start is in the log."""
 
 # ------------------------------------------------------------------ agents
@@ -326,6 +327,7 @@ KINDS = {
             lambda draw: (draw.randint(0, 99), some(draw, 3)),
             lambda number, names: f"on purpose, at {number + len(names)}",
         ),
+        Kind(shopper, draw_shopper, None),
         Kind(killer, lambda draw: (draw.randint(0, 99),), lambda number: [number + 1, number + 2, number + 3]),
     )
 }
@@ -334,5 +336,5 @@ KINDS = {
 def program(seed: int, number: int) -> tuple[Any, tuple[Any, ...]]:
     """Give the agent and the arguments of a round's nth task."""
     draw = Random(f"{seed}-{number}")
-    kind = draw.choices(list(KINDS.values()), weights=(60, 40, 30, 30, 10, 10, 1))[0]
+    kind = draw.choices(list(KINDS.values()), weights=(60, 40, 30, 30, 10, 10, 40, 1))[0]
     return kind.agent, kind.draw(draw)

@@ -9,17 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Self
+from typing import Self, get_args
 
 from actors import AgentSystem, ResolveError, TaskEndedError
+from actors.mapper import is_stream
 from domain.events import Activated, Passivated, StepFailed, StepStarted, StepSucceeded
-from domain.task import IN_DOUBT, STRIKES, idempotency_key
+from domain.task import IN_DOUBT, STRIKES, Status, idempotency_key
 from tests.chaos import ledger
 from tests.chaos.client import spawn
 from tests.chaos.evidence import Evidence
 from tests.chaos.fleet import Fleet
 from tests.chaos.judge import Complaint, judge
 from tests.chaos.plan import Action, Plan, draw_plan
+from tests.chaos.purses import bookings
 
 SETTLING = 90.0
 """Seconds after the chaos in which every task has to end."""
@@ -67,7 +69,7 @@ def play(
             settled = settle(fleet, plan, operator)
         fleet.everybody("leave")
         ends = fleet.ends()
-        evidence = Evidence(ledger.read(folder), *collect(system), plan.strikes, ends)
+        evidence = Evidence(ledger.read(folder), *collect(system), plan.strikes, ends, bookings(system))
     totals = totalled(evidence) + fleet.done + Counter({"decisions": operator.decisions, "seconds settling": settled})
     return Verdict(plan, folder, totals, judge(evidence), fleet.diary)
 
@@ -95,8 +97,8 @@ def settle(fleet: Fleet, plan: Plan, operator: Operator) -> int:
 def collect(system: AgentSystem) -> tuple[dict, dict]:
     """Give the log and the index row of each task."""
     recorder, log = system.log.recorder, system.log
-    rows = {row.id: row for row in recorder.select_entries()}
-    return {task: list(log.events.get(task)) for task in recorder.select_ids()}, rows
+    rows = {row.id: row for row in recorder.select_entries(status=get_args(Status))}
+    return {task: list(log.events.get(task)) for task in recorder.select_ids() if not is_stream(task)}, rows
 
 
 def totalled(evidence: Evidence) -> Counter[str]:
@@ -112,6 +114,7 @@ def totalled(evidence: Evidence) -> Counter[str]:
             "activations": kinds[Activated],
             "passivations": kinds[Passivated],
             "effects": sum(map(len, evidence.effects.values())),
+            "bookings": sum(map(len, evidence.purses.values())),
         }
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import signal
@@ -20,7 +19,8 @@ PLACES = 6
 """Tasks that run at once: fewer than are open."""
 HASTE, SPELL = 0.1, 0.1
 """The share of time in which a hasty worker takes another for dead; seconds that it takes to think better of it."""
-LEASE = {"lease": 1.0} if "lease" in inspect.signature(AgentSystem).parameters else {}
+LEASE = 1.0
+"""Seconds after which a frozen worker's tasks are taken over: less than most are frozen for."""
 
 
 def main(url: str, strikes: str, hasty: str) -> None:
@@ -30,7 +30,7 @@ def main(url: str, strikes: str, hasty: str) -> None:
         if hasty:
             make_hasty(store)
         with AgentSystem(
-            store, strikes=int(strikes) or None, grace=GRACE, max_active=PLACES, **LEASE
+            store, strikes=int(strikes) or None, grace=GRACE, max_active=PLACES, lease=LEASE
         ) as programs.system:
             signal.sigwait([signal.SIGTERM])
 

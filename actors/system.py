@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,7 +20,7 @@ from actors.task_log import TaskLog
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
 from domain.errors import DefinitionError, InvalidTaskIdError, SystemClosedError
-from domain.retry import STRIKE_LIMIT
+from domain.retry import MOST_SECONDS, STRIKE_LIMIT
 from domain.task import Status
 from domain.values import encode
 from stores import IndexRow, Store, open_store
@@ -79,8 +78,8 @@ class AgentSystem:
             raise TypeError(f"a store is a URL, such as 'sqlite:///tasks.db', or an opened store, not {store!r}")
         if any(type(n) is not int or n < 1 for n in (max_active, value_limit, 1 if strikes is None else strikes)):
             raise ValueError("max_active, strikes and value_limit are whole numbers from 1")
-        if not (math.isfinite(grace) and grace >= 0):
-            raise ValueError("grace is a number of seconds, finite and not negative")
+        if not 0 <= grace <= MOST_SECONDS:
+            raise ValueError(f"grace is a number of seconds from 0 to {MOST_SECONDS:g}, not {grace!r}")
         self._given = store
         self._run = run
         self._max_active = max_active

@@ -26,7 +26,7 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     replay, history                       one log against today's code; a log as a file
     ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
     testing                               the kit for users' own tests
-    check, render, look, decide, cli, …   the command line
+    check, look, serve, pool, cli, …      the command line
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import re
 import sys
@@ -32,6 +31,7 @@ from actors.system import GRACE, MAX_ACTIVE
 from actors.target import CommandError, load_agent, load_agents, read_arguments
 from actors.wording import plain
 from domain.errors import PerdureError, UnreadableTaskError
+from domain.retry import MOST_SECONDS
 from domain.values import Json
 from stores import StoreError, open_store
 
@@ -153,8 +153,8 @@ def worker(
     for name, number in (("--processes", processes), ("--max-active", max_active)):
         if number < 1:
             raise CommandError(f"{name} is a whole number from 1, not {number}")
-    if not (math.isfinite(grace) and grace >= 0):
-        raise CommandError(f"--grace is a number of seconds from 0, not {grace:g}")
+    if not 0 <= grace <= MOST_SECONDS:
+        raise CommandError(f"--grace is a number of seconds from 0 to {MOST_SECONDS:g}, not {grace:g}")
     signals = Signals(patient=lifeline is not None)
     signals.install()
     if processes > 1:

@@ -97,5 +97,8 @@ def leave(code: int) -> NoReturn:
     watchdog.daemon = True
     with suppress(RuntimeError):  # the machine has no thread left
         watchdog.start()
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError:  # nobody reads it any more
+        os._exit(code)
     raise typer.Exit(code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import threading
 from typing import Any, Self, TypeVar, TypeVarTuple, get_args
 
@@ -28,7 +27,7 @@ from actors.tree import SupervisionTree
 from actors.watching import Watching
 from domain.entity import Entity, topic_of
 from domain.errors import SystemClosedError
-from domain.retry import STRIKE_LIMIT
+from domain.retry import MOST_SECONDS, STRIKE_LIMIT
 from domain.task import Status
 from stores import IndexRow, Store, open_store
 from stores.crash import SimulatedCrash
@@ -89,10 +88,10 @@ class AgentSystem(Spawner):
             raise TypeError(f"a store is a URL, such as 'sqlite:///tasks.db', or an opened store, not {store!r}")
         if any(type(n) is not int or n < 1 for n in (max_active, value_limit, 1 if strikes is None else strikes)):
             raise ValueError("max_active, strikes and value_limit are whole numbers from 1")
-        if not (math.isfinite(grace) and grace >= 0):
-            raise ValueError("grace is a number of seconds, finite and not negative")
-        if not (math.isfinite(lease) and lease >= SHORTEST_LEASE):
-            raise ValueError(f"lease is a number of seconds, finite and at least {SHORTEST_LEASE:g}")
+        if not 0 <= grace <= MOST_SECONDS:
+            raise ValueError(f"grace is a number of seconds from 0 to {MOST_SECONDS:g}, not {grace!r}")
+        if not SHORTEST_LEASE <= lease <= MOST_SECONDS:
+            raise ValueError(f"lease is a number of seconds from {SHORTEST_LEASE:g} to {MOST_SECONDS:g}, not {lease!r}")
         self._given = store
         self._run = run
         self._max_active = max_active

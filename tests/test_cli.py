@@ -279,6 +279,17 @@ IMPOSSIBLE = [
     (["resolve", "used", "1"], "say exactly one of --value JSON, --rerun and --fail"),
     (["resolve", "used", "1", "--rerun", "--value", "null"], "say exactly one of --value JSON, --rerun and --fail"),
     (["resolve", "used", "1", "--value", "txn"], "--value takes JSON, and 'txn' is none"),
+    (["worker", "no.py"], "there is no file no.py in "),
+    (["worker", "no.where"], "there is no module no.where in "),
+    (["worker", "shlex"], "shlex: no agent in it: @agent makes one of a function"),
+    (["worker", "work.py:report"], "'work.py:report': all agents of a module are meant: write work.py"),
+    (["worker", "work.py", "--processes", "0"], "--processes is a whole number from 1, not 0"),
+    (["worker", "work.py", "--max-active", "0"], "--max-active is a whole number from 1, not 0"),
+    (["worker", "work.py", "--grace", "-1"], "--grace is a number of seconds from 0 to 1e+09, not -1"),
+    (["worker", "work.py", "--grace", "nan"], "--grace is a number of seconds from 0 to 1e+09, not nan"),
+    (["worker", "work.py", "--grace", "inf", "--processes", "2"], "--grace is a number of seconds from 0 to 1e+09"),
+    (["worker", "work.py", "--store", "memory:"], "a memory: store is private to the process that made it"),
+    (["worker", "work.py", "--store", "mysql://x"], "store URL 'mysql://x': expected "),
 ]
 
 

@@ -56,8 +56,11 @@ AROUND_IT = """
         long = system.spawn(busy, 300, id="long")
         for end in ("end", "exit", "_exit", "error", "close") * 4:
             system.spawn(busy, 3, id=f"before-{os.urandom(4).hex()}")
+            busy_lock = system.log._watching  # as if a thread had it that is not there in the child
+            busy_lock.acquire()
             child = os.fork()
             if child:
+                busy_lock.release()
                 check(child)
                 continue
             in_child(system, long)

@@ -38,7 +38,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0, help="chaos in one round (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="that of the first round; the next ones follow")
     parser.add_argument("--processes", type=int, default=3, help="workers (%(default)s)")
-    parser.add_argument("--store", help="a URL, of an empty store; by default a file for each round")
+    parser.add_argument("--store", help="a URL, of a store that has not seen these seeds; by default a file a round")
     return parser.parse_args()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -15,6 +16,7 @@ from tests.chaos.rounds import play
 
 def main() -> int:
     """Play, tell of each round, keep the folder of a bad one; 1 where there was a complaint."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends this ends its processes
     options, bytecode = parsed(), Path(tempfile.mkdtemp(prefix="chaos-bytecode-"))
     until, seed = monotonic() + options.minutes * 60, options.seed
     totals: Counter[str] = Counter()

@@ -346,11 +346,14 @@ def test_a_body_that_outlives_the_grace_is_given_up_and_its_late_result_is_not_s
     assert kinds(disk).count("StepSucceeded") == 1
 
 
-def test_a_body_that_waits_for_another_task_while_its_system_closes_is_cut_off_and_has_not_failed(disk: Store) -> None:
+@pytest.mark.parametrize("colour", ["parent", "async_parent"])
+def test_a_body_that_waits_for_another_task_while_its_system_closes_is_cut_off_and_has_not_failed(
+    disk: Store, colour: str
+) -> None:
     """A deploy is no reason for a task to fail: its next worker waits again."""
     waiting = Waiting()
     with AgentSystem(disk, grace=PATIENCE) as waiting.system:
-        waiting.system.spawn(waiting.parent, id="t")
+        waiting.system.spawn(getattr(waiting, colour), id="t")
         assert waiting.entered.wait(PATIENCE)
         waiting.finish_after(waiting.system)
     stopped = log(disk)[-1]
@@ -394,8 +397,19 @@ class Waiting:
             assert self.system is not None
             return self.system.spawn(child, id="child").result(PATIENCE)
 
+        @step(name="waits")
+        async def waits_async() -> str:
+            assert self.system is not None
+            task = await self.system.spawn_async(child, id="child")
+            return await task.result_async(PATIENCE)
+
+        @agent(name="waiting: async parent")
+        async def async_parent() -> str:
+            return await waits_async()
+
         waits = step(name="waits")(lambda_to_function(wait))
         asks = step(name="asks", on_doubt=lambda doubt: Happened(wait()))(lambda_to_function(wait))
+        self.async_parent = async_parent
         self.parent = agent(name="waiting: parent")(lambda_to_function(waits))
         self.asking_parent = agent(name="waiting: asking parent")(lambda_to_function(asks))
 

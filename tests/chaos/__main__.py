@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -15,6 +16,7 @@ from tests.chaos.rounds import play
 
 def main() -> int:
     """Play, tell of each round, keep the folder of a bad one; 1 where there was a complaint."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends this ends its processes
     options, bytecode = parsed(), Path(tempfile.mkdtemp(prefix="chaos-bytecode-"))
     until, seed = monotonic() + options.minutes * 60, options.seed
     totals: Counter[str] = Counter()
@@ -38,7 +40,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0, help="chaos in one round (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="that of the first round; the next ones follow")
     parser.add_argument("--processes", type=int, default=3, help="workers (%(default)s)")
-    parser.add_argument("--store", help="a URL, of an empty store; by default a file for each round")
+    parser.add_argument("--store", help="a URL, of a store that has not seen these seeds; by default a file a round")
     return parser.parse_args()
 
 

@@ -80,7 +80,9 @@ class Fleet:
             "client": ["tests.chaos.client", store, str(plan.seed)],
         }
         self._environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(bytecode)}
-        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # No coverage either: a killed process leaves none, and would spend most of its life on getting ready for it.
+        for name in ("PYTHONDONTWRITEBYTECODE", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):
+            self._environment.pop(name, None)
         self._began = 0.0
         self._all: list[Process] = []
         self._newest: dict[str, Process] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from actors import AgentSystem, Entity, Rejected, agent, entity, event
+from actors import AgentSystem, Entity, Rejected, agent, entity, event, task_info
 from actors.mapper import HEAD, SEPARATOR
 from domain.events import StepFailed, StepSucceeded
 from domain.task import idempotency_key
@@ -43,10 +43,12 @@ class Purse(Entity):
 @agent(name="chaos.shopper")
 def shopper(purse: str, amounts: list[int]) -> list[int]:
     """Take out what is there: what was got each time, nothing where the answer was no."""
-    got = []
+    info, got = task_info(), []
+    assert info is not None
+    name = f"{info.id.partition('-')[0]}-{purse}"  # those of one round share it
     for amount in amounts:
         try:
-            entity(Purse, purse).ask(Purse.take, amount)
+            entity(Purse, name).ask(Purse.take, amount)
             got.append(amount)
         except Rejected:
             got.append(0)
@@ -66,10 +68,10 @@ class Booking:
     reply: int
 
 
-def bookings(system: AgentSystem) -> dict[str, list[Booking]]:
-    """Read the logs of all purses, row by row."""
+def bookings(system: AgentSystem, prefix: str = "") -> dict[str, list[Booking]]:
+    """Read the logs of all purses whose id begins so, row by row."""
     recorder, found = system.log.recorder, dict[str, list[Booking]]()
-    for entry in recorder.select_entries(prefix=f"{Purse.TOPIC}{SEPARATOR}"):
+    for entry in recorder.select_entries(prefix=f"{Purse.TOPIC}{SEPARATOR}{prefix}"):
         rows: list[Any] = [(row.topic, loads(row.state[HEAD:])) for row in recorder.select_events(entry.id)]
         found[entry.id.partition(SEPARATOR)[2]] = [
             Booking(payload[3]["amount"], payload[4][0], payload[4][3])

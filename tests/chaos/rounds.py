@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Self, get_args
+from typing import Self
 
 from actors import AgentSystem, ResolveError, TaskEndedError
 from actors.mapper import is_stream
 from domain.events import Activated, Passivated, StepFailed, StepStarted, StepSucceeded
-from domain.task import IN_DOUBT, STRIKES, Status, idempotency_key
+from domain.task import IN_DOUBT, STRIKES, idempotency_key
 from tests.chaos import ledger
 from tests.chaos.client import spawn
 from tests.chaos.evidence import Evidence
@@ -25,7 +25,7 @@ from tests.chaos.purses import bookings
 
 SETTLING = 90.0
 """Seconds after the chaos in which every task has to end."""
-FIRST = 12
+FIRST = 24
 """Tasks that are there from the beginning, so that no machine is too slow for a round."""
 LOOK = 0.1
 """Seconds between two looks at what is open, or held."""
@@ -55,7 +55,10 @@ class Verdict:
 def play(
     seed: int, seconds: float, folder: Path, *, bytecode: Path, processes: int = 3, store: str | None = None
 ) -> Verdict:
-    """Play the round of a seed: `seconds` of chaos, in an empty folder, on a store of its own in it by default."""
+    """Play the round of a seed: `seconds` of chaos, in an empty folder, with a store in it by default.
+
+    Another `store`, a URL, must not have seen this seed, and nothing else may go on in it.
+    """
     plan = draw_plan(seed, seconds, processes)
     store = store or f"sqlite:///{folder / 'chaos.db'}"
     with Fleet(folder, bytecode, store, plan) as fleet, AgentSystem(store, run=False) as system:
@@ -69,7 +72,9 @@ def play(
             settled = settle(fleet, plan, operator)
         fleet.everybody("leave")
         ends = fleet.ends()
-        evidence = Evidence(ledger.read(folder), *collect(system), plan.strikes, ends, bookings(system))
+        evidence = Evidence(
+            ledger.read(folder), *collect(system, f"{seed}-"), plan.strikes, ends, bookings(system, f"{seed}-")
+        )
     totals = totalled(evidence) + fleet.done + Counter({"decisions": operator.decisions, "seconds settling": settled})
     return Verdict(plan, folder, totals, judge(evidence), fleet.diary)
 
@@ -94,11 +99,12 @@ def settle(fleet: Fleet, plan: Plan, operator: Operator) -> int:
     return round(monotonic() - began)
 
 
-def collect(system: AgentSystem) -> tuple[dict, dict]:
-    """Give the log and the index row of each task."""
+def collect(system: AgentSystem, prefix: str = "") -> tuple[dict, dict]:
+    """Give the log and the index row of each task whose id begins so."""
     recorder, log = system.log.recorder, system.log
-    rows = {row.id: row for row in recorder.select_entries(status=get_args(Status))}
-    return {task: list(log.events.get(task)) for task in recorder.select_ids() if not is_stream(task)}, rows
+    rows = {row.id: row for row in recorder.select_entries(prefix=prefix) if not is_stream(row.id)}
+    tasks = [task for task in recorder.select_ids() if task.startswith(prefix) and not is_stream(task)]
+    return {task: list(log.events.get(task)) for task in tasks}, rows
 
 
 def totalled(evidence: Evidence) -> Counter[str]:

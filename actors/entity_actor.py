@@ -96,7 +96,7 @@ class EntityActor(SupervisedActor):
             crash = self._crash(envelope.command, error)
             crash.__cause__ = error
             post.answered(box, envelope, crash)
-            raise crash from error
+            raise crash  # noqa: B904  its cause is set, before anybody sees it
         post.answered(box, envelope, answer)
         assert state is not None  # noqa: S101  it was loaded
         return state

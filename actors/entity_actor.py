@@ -101,7 +101,7 @@ class EntityActor(SupervisedActor):
             crash.__cause__ = error
             post.answered(box, envelope, crash)
             post.fell(box)
-            raise crash from error
+            raise crash  # noqa: B904  its cause is set, before anybody sees it
         post.answered(box, envelope, answer)
         assert state is not None  # noqa: S101  it was loaded
         return state

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,52 @@ def test_neither_model_nor_tool_is_called_again_when_killed_after_every_step(res
 def test_an_unharmed_run_gives_the_same_answer_with_the_same_calls(research: Example, tmp_path: Path) -> None:
     assert research.run() == research.run() == "221 words; 8 lines tell of a bridge, 4 of a ferry."
     assert (tmp_path / "ledger").read_text().splitlines() == CALLS
+
+
+# ------------------------------------------------------------------ a shared budget
+
+
+@pytest.fixture
+def budget(tmp_path: Path) -> Example:
+    return Example(tmp_path, "budget.py", "shopper", "team-7", "ann")
+
+
+def shop(budget: Example) -> "subprocess.Popen[str]":
+    words = [sys.executable, budget.file, "team-7"]
+    return subprocess.Popen(words, env=budget.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def check_statement(said: str) -> None:
+    """See that what the shoppers say is what the budget has booked."""
+    *shoppers, statement = said.splitlines()
+    prices = (Decimal("0.90"), Decimal("2.50"), Decimal("1.75"))
+    shares = {}
+    for line in shoppers:
+        name, _, bought = line.partition(" bought ")
+        times = 3 if bought.startswith("all") else int(bought[0])
+        assert times == 3 or "is more than the" in bought
+        shares[name] = sum(prices[:times], Decimal(0))
+    told = ", ".join(f"{name} {share}" for name, share in sorted(shares.items()) if share)
+    total = sum(shares.values(), Decimal(0))
+    assert total <= 20
+    assert statement == f"{total} of 20.00 spent: {told}"
+
+
+def test_a_shared_budget_is_spent_once_by_three_processes_and_the_same_when_run_again(budget: Example) -> None:
+    runs = [shop(budget) for _ in range(3)]
+    said = {run.communicate(timeout=60)[0] for run in runs}
+    assert [run.returncode for run in runs] == [0, 0, 0]
+    (first,) = said
+    check_statement(first)
+    again, _ = shop(budget).communicate(timeout=60)
+    assert again == first
+
+
+@pytest.mark.parametrize("point", ["append.before", "append.inside", "append.after"])
+def test_a_shopper_killed_at_its_booking_has_booked_once(budget: Example, point: str) -> None:
+    assert budget.run_until(point, "budget.Spent") == -signal.SIGKILL
+    assert budget.run_until("never", "") == 0
+    with AgentSystem(budget.url, run=False) as client:
+        assert client.task("task-1").result() == "ann bought all 3"
+        booked = client.log.recorder.select_events("budget\x1fteam-7")
+    assert [row.topic for row in booked] == ["budget.Created", *["budget.Spent"] * 3]

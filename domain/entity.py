@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
+from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from eventsourcing.domain import (
     BaseAggregate,
     CanInitAggregate,
     CanMutateAggregate,
+    DecoratedFuncCaller,
     MetaAggregate,
     MetaDomainEvent,
     ProgrammingError,
@@ -31,6 +34,7 @@ EntityT = TypeVar("EntityT", bound="Entity")
 
 BASE = ("originator_id", "originator_version", "timestamp", "originator_topic")
 """The fields that each event has of its own, and no method that makes one may take."""
+_LIBRARY = CanMutateAggregate.__module__
 _TOPIC = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -158,8 +162,19 @@ def _register(cls: type[Entity]) -> None:
         raise DefinitionError(f"entity {cls.__qualname__}: {wrong}")
     _entities[topic_of(cls)] = cls
     _events.update({vars(event)["TOPIC"]: event for event in events})
-    for function in [*functions, *(event.__init__ for event in events)]:
+    for function in [*functions, *map(_fields_of, events)]:
         learn(function)
+
+
+def _fields_of(event: type) -> FunctionType:
+    """Give a function whose annotations are the fields that a class of events declares in words of its own."""
+    mine = [base for base in event.__mro__ if base.__module__ not in (__name__, _LIBRARY)]
+    declared = [vars(base).get("__annotations__", {}) for base in mine if not issubclass(base, DecoratedFuncCaller)]
+    names = vars(sys.modules[event.__module__]) if event.__module__ in sys.modules else {}
+    holder = FunctionType((lambda: None).__code__, names, event.__qualname__)
+    holder.__annotations__ = {name: kind for fields in declared for name, kind in fields.items() if name not in BASE}
+    holder.__qualname__ = event.__qualname__
+    return holder
 
 
 def _wrong_with_class(cls: Any) -> str:
@@ -195,7 +210,7 @@ def _wrong_with(value: object) -> str:
 
 def _wrong_with_event(event: type) -> str:
     """Tell what keeps a class of events from being one of an entity's."""
-    mine = [base for base in event.__mro__ if base.__module__ not in (__name__, CanMutateAggregate.__module__)]
+    mine = [base for base in event.__mro__ if base.__module__ not in (__name__, _LIBRARY)]
     taken = [name for base in mine for name in vars(base).get("__annotations__", {}) if name in BASE]
     if taken:
         return f"{event.__name__} has a field {taken[0]}, which each event has of its own: name it otherwise"

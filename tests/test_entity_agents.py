@@ -160,12 +160,12 @@ def test_a_crash_arrives_as_a_step_error(disk: Store) -> None:
 # ------------------------------------------------------------------ everywhere in a program
 
 
-@agent
+@agent(name="asks.inner")
 def inner(amount: int) -> int:
     return entity(Budget, "b").ask(Budget.spend, amount)
 
 
-@agent
+@agent(name="asks.inner_async")
 async def inner_async(amount: int) -> int:
     return await entity(Budget, "b").ask_async(Budget.spend, amount)
 

@@ -14,8 +14,8 @@ from typing import NoReturn
 
 import typer
 
-LAST_MOMENT = 0.5
-"""Seconds that Python has to end a process in which all is done; threads of other libraries may hang in it."""
+LAST_MOMENT = 2.0
+"""Seconds that Python has to end a process in which all is done: exit handlers may have work, or hang."""
 
 
 class Signals:

@@ -47,14 +47,21 @@ def test_of_two_signals_at_once_the_one_that_waits_is_woken(world: World) -> Non
 
 LEFT_BEHIND = """
     import multiprocessing
+    import os
     from concurrent.futures import ThreadPoolExecutor
     from actors import agent, step
     from tests.scenario_kit import pass_door
 
+    def wait(begun):
+        os.write(begun, b"!")
+        pass_door("shut")
+
     @step
     def fork_and_terminate():
-        child = multiprocessing.get_context("fork").Process(target=pass_door, args=["shut"])
+        has_begun, begun = os.pipe()
+        child = multiprocessing.get_context("fork").Process(target=wait, args=[begun])
         child.start()
+        os.read(has_begun, 1)
         child.terminate()
         child.join(20)
         return child.exitcode

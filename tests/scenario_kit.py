@@ -128,9 +128,9 @@ class Program:
         return self._process.pid
 
     def complain(self, words: str, count: int = 1, timeout: float = TIMEOUT) -> None:
-        """Wait until it has written something to standard error, so many times."""
+        """Wait until it, or what it has started and left behind, has written something to standard error so often."""
         until, pause = monotonic() + timeout, threading.Event()
-        while self.errors.count(words) < count and self._process.poll() is None and monotonic() < until:
+        while self.errors.count(words) < count and monotonic() < until:
             pause.wait(0.01)
         assert self.errors.count(words) >= count, f"{words!r} is not among what it has written:\n{self.errors}"
 

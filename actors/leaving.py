@@ -34,7 +34,6 @@ class Signals:
         self.at_once = at_once
         self._patient = patient
         self._in_good_order = False
-        self._pid = os.getpid()
         self._before: dict[int, signal.Handlers | Callable[[int, FrameType | None], object]] = {}
         self._heard, self._bell = os.pipe()  # no lock: a handler must not wait for what its own thread may hold
         os.set_blocking(self._heard, False)
@@ -47,6 +46,7 @@ class Signals:
             if before is not signal.SIG_IGN:
                 self._before[number] = before if callable(before) else signal.SIG_DFL
                 signal.signal(number, self._handle)
+        os.register_at_fork(after_in_child=self._forget)
         # Of two signals at once the kernel may give both to another thread, and then this one sleeps on in its `wait`.
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -74,11 +74,14 @@ class Signals:
             os.read(self._heard, 1024)
         return [other for other in others if other in ready]
 
+    def _forget(self) -> None:
+        """Let a child have its signals as they were: Python's own handler may come too late for a call that blocks."""
+        signal.set_wakeup_fd(-1)
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if os.getpid() != self._pid:
-            signal.signal(number, self._before[number])
-            signal.raise_signal(number)
-        elif self.received is None and self._in_good_order:
+        if self.received is None and self._in_good_order:
             self.received = number
             self._ring()
         elif not (self._patient and self._in_good_order):

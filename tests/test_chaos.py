@@ -58,7 +58,7 @@ def test_a_plan_follows_from_its_seed_and_leaves_no_process_out() -> None:
     plan = draw_plan(7, 60, 3)
     assert plan == draw_plan(7, 60, 3) != draw_plan(8, 60, 3)
     assert {action.process.partition(".")[0] for action in plan.actions} == {
-        *("worker-1", "worker-2", "worker-3", "client"),
+        *("worker-1", "worker-2", "worker-3", "client-1"),
     }
     assert {action.what for action in plan.actions} == {"start", "kill", "freeze", "thaw", "leave"}
     assert all(0 <= action.at < plan.seconds for action in plan.actions)

@@ -108,7 +108,7 @@ class Fleet:
         """Do it; a signal to a process that is gone does nothing."""
         name = action.process
         if action.what == "start":
-            module = self._modules[name[: len("worker")]]
+            module = self._modules[name.partition("-")[0]]
             self._newest[name] = Process(name, module, self._folder, self._environment)
             self._all.append(self._newest[name])
         elif self._newest[name].runs:

@@ -55,7 +55,7 @@ def draw_plan(seed: int, seconds: float, processes: int) -> Plan:
     """
     draw = Random(seed)
     outages = [at for at in _moments(draw) if at < seconds]
-    places = [f"worker-{number}" for number in range(1, processes + 1)] + ["client"]
+    places = [f"worker-{number}" for number in range(1, processes + 1)] + ["client-1"]
     actions = [action for place in places for action in _lives(draw, place, seconds, outages)]
     strikes, hasty = STRIKE_LIMIT if seed % 2 else None, seed % 4 > 1
     return Plan(seed, seconds, processes, strikes, hasty, tuple(sorted(actions)))
@@ -71,7 +71,7 @@ def _lives(draw: Random, place: str, seconds: float, outages: list[float]) -> It
     while at < seconds:
         number += 1
         end = min([outage for outage in outages if outage > at], default=seconds)
-        life = list(_life(draw, f"{place}.{number}", at, leaves=place != "client"))
+        life = list(_life(draw, f"{place}.{number}", at, leaves=place != "client-1"))
         cut = [action for action in life if action.at < end]
         if len(cut) < len(life) and end < seconds:
             cut.append(Action(end, "kill", f"{place}.{number}"))

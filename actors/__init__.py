@@ -13,7 +13,8 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     branches, frameworks                  side by side; steps by name
     supervised, worker                    actors whose every end is told; what those of one worker share
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
-    directory, supervisor, recovery       who is active; what follows an end; what is due
+    directory, supervisor                 who is active; what follows an end
+    second_looks, recovery                what is held and looked at again; what is due
     tree                                  the supervision tree in one constructor
     replay, history                       one log against today's code; a log as a file
     ref, system                           TaskRef, AgentSystem

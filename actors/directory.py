@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from actors.task_actor import TaskActor
-from domain.retry import restart_delay
+from domain.retry import LONGEST_DELAY, restart_delay
 
 
 class Directory:
@@ -54,9 +54,10 @@ class Directory:
             self._changed.notify_all()
 
     def resting(self) -> set[str]:
-        """List the tasks that fell and are still to be left alone."""
+        """List the tasks that fell and are still to be left alone; what has not come again for long is forgotten."""
         with self._changed:
             now = time.monotonic()
+            self._falls = {name: fall for name, fall in self._falls.items() if fall[1] + LONGEST_DELAY > now}
             return {task_id for task_id, (_, until) in self._falls.items() if until > now}
 
     def proven(self, task_id: str) -> None:

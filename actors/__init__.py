@@ -20,7 +20,7 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     tenure, outage                        the rules of the lease; growing waits for the store
     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
     directory, supervisor                 who is active; what follows an end
-    lease, recovery                       beats and the frozen; what is due
+    lease, second_looks, recovery         beats and the frozen; what is held and looked at again; what is due
     tree, outline                         the supervision tree in one constructor; trees to look at
     notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
     replay, history                       one log against today's code; a log as a file

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from actors.task_actor import TaskActor
 from actors.task_log import TaskLog
 from domain.errors import OwnershipLost
-from domain.retry import restart_delay
+from domain.retry import LONGEST_DELAY, restart_delay
 
 
 class Directory:
@@ -74,9 +74,10 @@ class Directory:
             self._changed.notify_all()
 
     def resting(self) -> set[str]:
-        """List the tasks that fell and are still to be left alone."""
+        """List the tasks that fell and are still to be left alone; what has not come again for long is forgotten."""
         with self._changed:
             now = time.monotonic()
+            self._falls = {name: fall for name, fall in self._falls.items() if fall[1] + LONGEST_DELAY > now}
             return {task_id for task_id, (_, until) in self._falls.items() if until > now}
 
     def proven(self, task_id: str) -> bool:

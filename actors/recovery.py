@@ -10,27 +10,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import Any, Self
 
 from actors.activation import Hints
 from actors.directory import Directory
 from actors.groups import PermanentEntities
 from actors.outage import Outage
+from actors.second_looks import SecondLooks
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
 from actors.worker import Worker
 from domain.errors import PerdureError
 from domain.retry import is_suspect
-from domain.task import FOR_CODE, UNREADABLE
+from domain.task import UNREADABLE
 from stores import IndexRow, StoreError
+from stores.task_index import START, place
 
 logger = logging.getLogger("perdure")
 
 FIRST_POLL, LONGEST_POLL = 0.05, 0.5
 """Seconds between two looks at the index when nothing wakes the loop: growing from the first to the longest."""
+SPARE, BATCH = 10, 100
+"""Rows that are read beyond the free places at first, for those that are passed over; rows that are read after that."""
 HEAD_START = 2.0
 """Seconds that a worker whose code does not fit a task leaves it to others, once it has been released."""
 
@@ -43,17 +46,15 @@ class Recovery(SupervisedActor):
         self._worker = worker
         self._log = worker.log
         self._directory = directory
-        self._second_looks: deque[IndexRow] = deque()
-        self._looked_at: set[tuple[str, str, int]] = set()
-        self._looked_for: frozenset[str] | None = None
-        self._next_look = 0.0
+        self._looks = SecondLooks(worker)
+        self._looks_first = False
         self._next_compare = self._next_permanent = 0.0
         self._permanent = PermanentEntities(self._log, worker.runtime.entities, worker.patience)
         created(self)
 
     def may_go_on(self, task_id: str) -> bool:
         """Tell whether a held task is still to be looked at again by this worker, or is just being."""
-        if self._looked_for is None or any(row.id == task_id for row in list(self._second_looks)):
+        if self._looks.has(task_id):
             return True
         hosted = self._directory.hosted()
         actor = hosted.get(task_id)
@@ -61,9 +62,7 @@ class Recovery(SupervisedActor):
 
     def will_look_at(self, row: IndexRow) -> bool:
         """Tell whether a held task, as this row has it, is news: held by another worker, whose code may be other."""
-        mine = self._worker.held_here.get((row.id, row.birth)) == row.head
-        new = row.hold in FOR_CODE and not mine and (row.id, row.birth, row.head) not in self._looked_at
-        return new and row.agent in self._worker.agents() and self._worker.only in (None, row.id)
+        return self._looks.is_news(row) or self.may_go_on(row.id)
 
     def live(self) -> None:
         """Loop until the system stops."""
@@ -82,35 +81,55 @@ class Recovery(SupervisedActor):
             wake.clear()
 
     def _round(self) -> int | None:
-        """Look once; returns how many actors were started, None where this worker may claim nothing."""
+        """Look once; returns how many actors were started, and one more where the next round is to follow at once.
+
+        None where this worker may claim nothing.
+        """
         claims = self._worker.tenure.holds()
-        self._remember_held()
+        more = self._looks.read_on()
         hosted = self._directory.hosted()
         self._look_after()
         if not claims:
             return None
         self._look_after_entities()
-        started = self._look_again(hosted)
-        passed_over = hosted.keys() | self._directory.resting()
-        for row in sorted(self._ready(len(passed_over)), key=self._is_suspect, reverse=True):
-            if row.id not in passed_over and not self._leaves_to_others(row):
+        first, second = (self._look_again, self._start_due)[:: 1 if self._looks_first else -1]
+        started = first(hosted)
+        if started:  # by turns, so that neither kind waits until there is nothing left of the other
+            self._looks_first = not self._looks_first
+        return started + second(hosted) + more
+
+    def _start_due(self, hosted: Collection[str]) -> int:
+        """Start what is due, the oldest first, while there is a place; returns how many actors were started."""
+        started = 0
+        if self._directory.free() <= 0:
+            return started
+        passed_over, live = {*hosted, *self._directory.resting()}, self._log.store.workers.live()
+        for row in self._due(live):
+            if row.id not in passed_over and not self._leaves_to_others(row, live):
                 if not self._start(row):
                     break
                 started += 1
         return started
 
-    def _ready(self, passed_over: int) -> list[IndexRow]:
-        free = self._directory.free()
-        if free <= 0:
-            return []
-        recorder = self._log.recorder
-        if self._worker.only is not None:
-            row = recorder.select_entry(self._worker.only)
-            due = row is not None and row.due is not None and row.due <= self._log.now()
-            return [row] if row is not None and due and self._worker.owns_or_may_take(row.owner) else []
-        busy = {owner for owner in recorder.select_owners() if not self._worker.owns_or_may_take(owner)}
-        agents, limit = self._worker.agents(), free + passed_over
-        return recorder.select_ready(self._log.now(), agents=agents, busy_owners=busy, limit=limit)
+    def _due(self, live: Collection[str]) -> Iterator[IndexRow]:
+        """Give what is due and may be claimed, by due time, read in batches: as far as somebody asks for more.
+
+        Of each batch suspects come first, for which the others have to make way.
+        """
+        recorder, now, only = self._log.recorder, self._log.now(), self._worker.only
+        if only is not None:
+            row = recorder.select_entry(only)
+            if row is not None and place(row)[0] <= now and self._worker.owns_or_may_take(row.owner):
+                yield row
+            return
+        agents, busy = self._worker.agents(), [one for one in live if not self._worker.owns_or_may_take(one)]
+        after, limit = START, self._directory.free() + SPARE
+        while True:
+            rows = recorder.select_ready(now, agents=agents, busy_owners=busy, after=after, limit=limit)
+            yield from sorted(rows, key=self._is_suspect, reverse=True)
+            if len(rows) < limit or self._directory.free() <= 0:
+                return
+            after, limit = place(rows[-1]), BATCH
 
     def _start(self, row: IndexRow) -> bool:
         """Give a row an actor, if there is a place.
@@ -140,12 +159,11 @@ class Recovery(SupervisedActor):
         if self._directory.proven(task_id):
             self._worker.wake.set()
 
-    def _leaves_to_others(self, row: IndexRow) -> bool:
+    def _leaves_to_others(self, row: IndexRow, live: Mapping[str, Mapping[str, Any]]) -> bool:
         """Tell whether a released task, which our code did not fit, is another worker's to try first."""
         if (row.id, row.birth) not in self._worker.held_here or row.due is None:
             return False
-        others = self._log.store.workers.live().items()
-        known = any(row.agent in about.get("agents", ()) for worker, about in others if worker != self._worker.id)
+        known = any(row.agent in about.get("agents", ()) for worker, about in live.items() if worker != self._worker.id)
         return known and self._log.now() < row.due + HEAD_START
 
     @contextmanager
@@ -154,28 +172,10 @@ class Recovery(SupervisedActor):
             self._worker.wake.set()
             yield
 
-    def _remember_held(self) -> None:
-        """Remember what this worker has to look at again: held for other code, or for rows that could not be read.
-
-        Once each, when it starts, when it learns of the agent, or when another worker, with other code, has held it.
-        """
-        agents = frozenset(self._worker.agents())
-        if agents == self._looked_for and time.monotonic() < self._next_look:
-            return
-        self._next_look = time.monotonic() + LONGEST_POLL
-        for row in self._log.recorder.select_entries(hold=[*FOR_CODE, UNREADABLE]):
-            key = row.id, row.birth, row.head
-            news = self.will_look_at(row) or (row.hold == UNREADABLE and key not in self._looked_at)
-            if news and row.agent in agents and self._worker.only in (None, row.id):
-                self._second_looks.append(row)
-                self._looked_at.add(key)
-        self._looked_for = agents
-
     def _look_again(self, hosted: Collection[str]) -> int:
         """Take the second looks for which there is a place; returns how many actors were started."""
         started = 0
-        while self._second_looks and self._directory.free() > 0:
-            row = self._second_looks[0]
+        while (row := self._looks.first()) is not None and self._directory.free() > 0:
             if row.hold == UNREADABLE:
                 with suppress(PerdureError, StoreError):
                     started += self._log.mended(row, by_a_person=False)
@@ -183,7 +183,7 @@ class Recovery(SupervisedActor):
                 break
             else:
                 started += 1
-            self._second_looks.popleft()
+            self._looks.pop()
         return started
 
     def _look_after(self) -> None:
@@ -203,11 +203,21 @@ class Recovery(SupervisedActor):
             self._permanent.look()
 
     def _nap(self, pause: float, *, idle: bool) -> float:
-        """Seconds until the next look: the pause, or less where a task is due before.
+        """Seconds until the next look: the pause, or less where a task is due before for which there is a place.
 
         `idle` tells that whatever was due has been started, or has no place.
         """
-        due = self._log.recorder.next_due(self._log.now())
+        if self._directory.free() <= 0:
+            return pause
+        due = self._next_due()
         if idle and not self._directory.hosted():
             self._worker.runtime.clock.idle(due)
         return pause if due is None else max(0.0, min(pause, due - self._log.now()))
+
+    def _next_due(self) -> float | None:
+        """Give when the next task that this worker could run is due, of those that are not yet."""
+        recorder, now, only = self._log.recorder, self._log.now(), self._worker.only
+        if only is None:
+            return recorder.next_due(now, agents=self._worker.agents())
+        row = recorder.select_entry(only)
+        return row.due if row is not None and row.due is not None and row.due > now else None

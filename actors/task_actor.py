@@ -74,7 +74,9 @@ class TaskActor(EventSourcedActor):
             if agent is not None:
                 self._run_and_conclude(agent)
         except UnreadableTaskError as error:
-            self.worker.log.mark_unreadable(error)
+            row = self.worker.log.mark_unreadable(error)
+            if row is not None:
+                self.worker.held_here[row.id, row.birth] = row.head
         except UnknownTaskError as error:
             logger.warning("%s: nothing more of it is run here", error)
         except AgentCrashError as crash:

@@ -161,16 +161,17 @@ class TaskLog(Application[str]):
             task_id=task.id,
         )
 
-    def mark_unreadable(self, error: UnreadableTaskError) -> None:
-        """Hold a task in its index row alone: nothing is ever appended to a log that cannot be read."""
+    def mark_unreadable(self, error: UnreadableTaskError) -> IndexRow | None:
+        """Hold a task in its index row alone: nothing is ever appended to a log that cannot be read. Gives its row."""
         row = self.recorder.select_entry(error.task_id)
         if row is None:
-            return
+            return None
         held = row._replace(status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
         if held != row:
             logger.error("%s. The task is held; mended, it goes on after: perdure release %s", error, quote(row.id))
-            self.recorder.update_index(held, expected=(row.birth, row.head))
+            self.recorder.update_index(held._replace(updated=self.now()), expected=(row.birth, row.head))
         self.hint(row.id)
+        return row
 
     def mended(self, row: IndexRow, *, by_a_person: bool) -> bool:
         """Look at an unreadable task again, and let it go on where its log can be read. Raises UnreadableTaskError.

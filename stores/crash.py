@@ -16,7 +16,7 @@ from eventsourcing.persistence import StoredEvent
 from stores.errors import StoreClosedError
 from stores.recorder import RowOf, TaskRecorder
 from stores.store import Store
-from stores.task_index import Expected, IndexRow
+from stores.task_index import START, Expected, IndexRow, Place
 from stores.workers import About, WorkerLock, Workers
 
 
@@ -228,16 +228,22 @@ class _CrashingRecorder(TaskRecorder):
             status=status, agent=agent, hold=hold, prefix=prefix, after=after, limit=limit
         )
 
+    def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
+        return self._inner.select_held(hold, after=after, limit=limit)
+
     def select_ready(
-        self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
+        self,
+        now: float,
+        *,
+        agents: Collection[str],
+        busy_owners: Collection[str],
+        after: Place = START,
+        limit: int,
     ) -> list[IndexRow]:
-        return self._inner.select_ready(now, agents=agents, busy_owners=busy_owners, limit=limit)
+        return self._inner.select_ready(now, agents=agents, busy_owners=busy_owners, after=after, limit=limit)
 
-    def select_owners(self) -> set[str]:
-        return self._inner.select_owners()
-
-    def next_due(self, after: float) -> float | None:
-        return self._inner.next_due(after)
+    def next_due(self, after: float, *, agents: Collection[str]) -> float | None:
+        return self._inner.next_due(after, agents=agents)
 
     def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
         facts = {"id": task_id, "path": path, "attempt": attempt}

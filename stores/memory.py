@@ -1,6 +1,5 @@
 """The store in memory: same contract, gone with its process. For tests and for trying things out."""
 
-import itertools
 from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
@@ -11,7 +10,7 @@ from stores.errors import AppendConflictError
 from stores.lifetime import Resource
 from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.store import Store
-from stores.task_index import Expected, IndexRow
+from stores.task_index import START, Expected, IndexRow, Place, place
 from stores.workers import MemoryWorkers
 
 
@@ -117,22 +116,29 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         rows.sort(key=lambda row: (row.created, row.id))
         return rows if limit is None else rows[max(0, len(rows) - limit) :]
 
+    def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
+        held = [row for row in self._rows() if row.hold == hold and (row.updated, row.id) > after]
+        return sorted(held, key=lambda row: (row.updated, row.id))[:limit]
+
     def select_ready(
-        self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
+        self,
+        now: float,
+        *,
+        agents: Collection[str],
+        busy_owners: Collection[str],
+        after: Place = START,
+        limit: int,
     ) -> list[IndexRow]:
         ready = [
-            (row.due, row.id, row)
+            row
             for row in self._rows()
             if row.due is not None and row.due <= now and row.agent in agents and row.owner not in busy_owners
         ]
-        ready.sort(key=lambda item: item[:2])
-        return [row for _, _, row in itertools.islice(ready, limit)]
+        return sorted((row for row in ready if place(row) > after), key=place)[:limit]
 
-    def select_owners(self) -> set[str]:
-        return {row.owner for row in self._rows() if row.due is not None and row.owner is not None}
-
-    def next_due(self, after: float) -> float | None:
-        return min((row.due for row in self._rows() if row.due is not None and row.due > after), default=None)
+    def next_due(self, after: float, *, agents: Collection[str]) -> float | None:
+        dues = [row.due for row in self._rows() if row.due is not None and row.agent in agents]
+        return min((due for due in dues if due > after), default=None)
 
     def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
         self.check()

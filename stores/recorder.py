@@ -10,7 +10,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
-from stores.task_index import Expected, IndexRow
+from stores.task_index import START, Expected, IndexRow, Place
 
 RowOf = Callable[[str, IndexRow | None], IndexRow | None]
 
@@ -99,25 +99,36 @@ class TaskRecorder(ApplicationRecorder):
         that; all else reads every row.
 
         Not guaranteed: that asking `after` the newest `updated` seen finds all that has changed. The column is what
-        the writer says it is: by its own clock, from before its commit, and left alone by who changes only the row.
+        the writer says it is: by its own clock, from before its commit, and mostly left alone by who changes only the
+        row.
+        """
+
+    @abstractmethod
+    def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
+        """Give the rows with this kind of hold that come after a place, by `updated`, then id; at most `limit`.
+
+        No more is read than what is given. What `select_entries` does not guarantee of `after`, is not here either.
         """
 
     @abstractmethod
     def select_ready(
-        self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
+        self,
+        now: float,
+        *,
+        agents: Collection[str],
+        busy_owners: Collection[str],
+        after: Place = START,
+        limit: int,
     ) -> list[IndexRow]:
         """Give rows that may be claimed: due, of these agents, owned by none of `busy_owners`.
 
-        `now`: Unix seconds. Ordered by due time, then id; at most `limit`.
+        `now`: Unix seconds. By due time, then id, those that come after a place; at most `limit`. However many rows
+        there are, what is read beyond those given is little: one for each agent, and those of busy owners.
         """
 
     @abstractmethod
-    def select_owners(self) -> set[str]:
-        """Give the distinct owners of rows that have a due time."""
-
-    @abstractmethod
-    def next_due(self, after: float) -> float | None:
-        """Give the earliest due time that is later than `after`, or None; whose it is does not matter."""
+    def next_due(self, after: float, *, agents: Collection[str]) -> float | None:
+        """Give the earliest due time of tasks of these agents that is later than `after`, or None."""
 
     @abstractmethod
     def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:

@@ -16,7 +16,7 @@ from stores.file_lock import locked, os_errors
 from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.sqlite_file import APPLICATION_ID, SCHEMA, SQLiteFile
 from stores.store import Store
-from stores.task_index import Expected, IndexRow
+from stores.task_index import START, Expected, IndexRow, Place
 from stores.workers import FileWorkers
 
 BUSY_TIMEOUT = 30.0
@@ -24,11 +24,18 @@ BUSY_TIMEOUT = 30.0
 ROWS_AT_ONCE = 200
 """Rows that one statement reads by id: others who read have not to wait for all of them."""
 
-_LATER = {"heartbeats": heartbeats.CREATE, "task_held": task_index.CREATE_HELD, "beats": beats.CREATE}
-"""What the first files were made without: by name, how to make it.
+_LATER = {
+    "heartbeats": heartbeats.CREATE,
+    "task_held": task_index.CREATE_HELD,
+    "beats": beats.CREATE,
+    "task_ready": task_index.CREATE_READY,
+}
+_NO_MORE = {"task_due": task_index.DROP_DUE}
+"""What the first files were made without, and what only they were made with: by name, how to change that.
 
-An opening adds it to such a file and leaves `user_version` alone: an older perdure knows nothing of it and needs
-nothing of it, and SQLite keeps an index true whoever writes. A raised version would only lock older workers out.
+An opening does so with such a file and leaves `user_version` alone: an older perdure knows nothing of what is new, and
+finds the same rows without what is gone; SQLite keeps an index true whoever writes. A raised version would only lock
+older workers out.
 """
 
 
@@ -49,11 +56,12 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         self.datastore.write(self._create_table)  # type: ignore[arg-type]  # the library's cursor is one of sqlite3
 
     def add_later_tables(self) -> None:
-        """Make what an older perdure left out; where nothing is missing no writer is waited for."""
+        """Make what an older perdure left out; where nothing is to be done no writer is waited for."""
         names = {name for (name,) in self.datastore.read("SELECT name FROM sqlite_master")}
-        missing = [statement for name, statement in _LATER.items() if name not in names]
-        if missing:
-            self.datastore.write(lambda cursor: [cursor.execute(statement) for statement in missing])
+        statements = [statement for name, statement in _LATER.items() if name not in names]
+        statements += [statement for name, statement in _NO_MORE.items() if name in names]
+        if statements:
+            self.datastore.write(lambda cursor: [cursor.execute(statement) for statement in statements])
 
     def insert_events(  # type: ignore[override]  # see TaskRecorder
         self,
@@ -163,23 +171,43 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         rows = self.datastore.read(sql, [*params, -1 if limit is None else limit])
         return [IndexRow(*row) for row in reversed(rows)]
 
+    def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
+        return [IndexRow(*row) for row in self.datastore.read(task_index.SELECT_HELD, [hold, *after, limit])]
+
     def select_ready(
-        self, now: float, *, agents: Collection[str], busy_owners: Collection[str], limit: int
+        self,
+        now: float,
+        *,
+        agents: Collection[str],
+        busy_owners: Collection[str],
+        after: Place = START,
+        limit: int,
     ) -> list[IndexRow]:
-        known, names = task_index.one_of("agent", agents)
         free, busy = task_index.one_of("owner", busy_owners, negate=True)
         sql = (
-            f"{task_index.SELECT} WHERE due IS NOT NULL AND due<=? AND {known} AND (owner IS NULL OR {free}) "
-            "ORDER BY due, id LIMIT ?"
+            f"{task_index.SELECT} WHERE agent=? AND due<=? AND (due, id)>(?, ?) AND (owner IS NULL OR {free})"
+            " ORDER BY due, id LIMIT ?"
         )
-        return [IndexRow(*row) for row in self.datastore.read(sql, [now, *names, *busy, limit])]
+        ready: list[IndexRow] = []
+        for due, agent in self._first_due(agents, ">=?", after[0]):
+            if due > now:
+                break
+            rows = self.datastore.read(sql, [agent, now, *after, *busy, limit])
+            ready = sorted([*ready, *(IndexRow(*row) for row in rows)], key=task_index.place)[:limit]
+            if len(ready) == limit:  # what is due later than the last of them counts no more
+                now = task_index.place(ready[-1])[0]
+        return ready
 
-    def select_owners(self) -> set[str]:
-        return {owner for (owner,) in self.datastore.read(task_index.SELECT_OWNERS)}
+    def next_due(self, after: float, *, agents: Collection[str]) -> float | None:
+        return next((due for due, _ in self._first_due(agents, ">?", after)), None)
 
-    def next_due(self, after: float) -> float | None:
-        due: float | None = self.datastore.read(task_index.SELECT_NEXT_DUE, [after])[0][0]
-        return due
+    def _first_due(self, agents: Collection[str], comparison: str, bound: float) -> list[tuple[float, str]]:
+        """Give each agent that has a task due then, and its first due time, the earliest first."""
+        names = set(agents)
+        if not names:
+            return []
+        rows = self.datastore.read(task_index.first_due(names, comparison), [*names, bound])
+        return sorted((due, agent) for agent, due in rows if due is not None)
 
     def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
         row = (task_id, path, birth, attempt, detail)
@@ -233,7 +261,7 @@ class SQLiteStore(Store):
             with locked(os.path.join(folder, "open"), timeout=timeout, url=url):
                 if file.open():
                     recorder.create_table()
-                recorder.select_owners()  # a file without its first tables is damaged, and nothing is added to it
+                recorder.select_entry("")  # a file without its first tables is damaged, and nothing is added to it
                 recorder.add_later_tables()
         except BaseException:
             file.close()

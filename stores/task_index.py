@@ -4,12 +4,19 @@ It holds what a list, a claim and a compare-and-swap ask for, so that none of th
 gives the columns no meaning beyond that: what a status is, and when a task is due, is decided above.
 """
 
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
 Expected: TypeAlias = tuple[str, int] | None
 """What an append expects to find: (birth, head), or None for no row."""
+
+Place: TypeAlias = tuple[float, str]
+"""Where a row stands in an order by time: (Unix seconds, id)."""
+
+START: Place = (-math.inf, "")
+"""Before every row."""
 
 
 class IndexRow(NamedTuple):
@@ -48,8 +55,10 @@ CREATE = [
         status TEXT NOT NULL, agent TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
         due REAL, owner TEXT, strikes INTEGER NOT NULL, hold TEXT, note TEXT NOT NULL
     ) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS task_due ON task_index (due) WHERE due IS NOT NULL",
 ]
+# A worker asks only for tasks of agents that it knows: by this it steps over any number of others.
+CREATE_READY = "CREATE INDEX IF NOT EXISTS task_ready ON task_index (agent, due) WHERE due IS NOT NULL"
+DROP_DUE = "DROP INDEX IF EXISTS task_due"  # of the first files: every change of `due` had to write it too
 # What is held is little and changes seldom; an append to a task that is not held touches no page of this.
 CREATE_HELD = "CREATE INDEX IF NOT EXISTS task_held ON task_index (hold, updated) WHERE hold IS NOT NULL"
 INSERT = f"INSERT INTO task_index ({_ALL}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT (id) DO NOTHING"
@@ -61,8 +70,12 @@ UPDATE = f"{_SET}, due=? {_KEY}"
 DELETE_ALL = "DELETE FROM task_index"
 SELECT = f"SELECT {_ALL} FROM task_index"
 SELECT_ONE = f"{SELECT} WHERE id=?"
-SELECT_NEXT_DUE = "SELECT min(due) FROM task_index WHERE due IS NOT NULL AND due>?"
-SELECT_OWNERS = "SELECT DISTINCT owner FROM task_index WHERE due IS NOT NULL AND owner IS NOT NULL"
+SELECT_HELD = f"{SELECT} WHERE hold=? AND (updated, id)>(?, ?) ORDER BY updated, id LIMIT ?"
+
+
+def place(row: IndexRow) -> Place:
+    """Give where a row that is due stands among those that are."""
+    return (math.inf if row.due is None else row.due), row.id
 
 
 def steady_values(entry: IndexRow) -> tuple[object, ...]:
@@ -90,6 +103,17 @@ def one_of(column: str, choices: Iterable[object], *, negate: bool = False) -> t
     """
     params = list(choices)
     return f"{column} {'NOT IN' if negate else 'IN'} ({', '.join('?' * len(params))})", params
+
+
+def first_due(agents: Collection[str], comparison: str) -> str:
+    """Give the SQL of "by agent, its first due time that compares so": a step into the index for each, no scan.
+
+    >>> print(first_due(["f", "g"], ">?").partition(" SELECT ")[0])
+    WITH known(agent) AS (VALUES (?), (?))
+    """
+    known = f"WITH known(agent) AS (VALUES {', '.join(['(?)'] * len(agents))})"
+    first = f"SELECT min(due) FROM task_index WHERE agent=known.agent AND due{comparison}"
+    return f"{known} SELECT agent, ({first}) FROM known"
 
 
 def begins_with(prefix: str) -> tuple[str, list[object]]:

@@ -20,6 +20,7 @@ from stores import (
     SQLiteStore,
     StoreCorruptError,
     StoreUnavailableError,
+    task_index,
 )
 from stores.file_lock import locked
 from stores.sqlite_file import PAGE_SIZE
@@ -255,6 +256,55 @@ def test_what_is_held_is_read_by_its_own_index(store: SQLiteStore, path: Path) -
     newly = plan_of(store, path, hold=["differs", "unknown"], after=1.0)
     assert "SEARCH task_index USING INDEX task_held (hold=? AND updated>?)" in newly
     assert "USING INDEX task_held (hold=?)" in plan_of(store, path, hold=["differs"], status=["held"])
+
+
+NOW = 1000.0
+CROWDS = {
+    "sleeping": row("", 1)._replace(status="waiting", due=NOW + 9),
+    "queued": row("", 1)._replace(due=NOW - 9),
+    "of an agent that nobody here knows": row("", 1)._replace(agent="unknown", due=NOW - 9),
+    "asleep and of an agent that nobody here knows": row("", 1)._replace(agent="unknown", due=NOW + 9),
+    "ended": row("", 1)._replace(status="completed"),
+    "held": row("", 1)._replace(status="held", hold="doubt"),
+    "held before the place": row("", 1)._replace(status="held", hold="differs", updated=0.5),
+}
+
+
+def steps(store: SQLiteStore) -> int:
+    """Count the steps that SQLite takes to answer what recovery asks in each round."""
+    recorder, taken = store.recorder, [0]
+
+    def count() -> None:
+        taken[0] += 1
+
+    recorder.select_ids()
+    reader = recorder.datastore._reader
+    reader.set_progress_handler(count, 1)
+    recorder.select_ready(NOW, agents=["agent", "other"], busy_owners=["w"], limit=5)
+    recorder.next_due(NOW, agents=["agent", "other"])
+    for hold in ("doubt", "differs"):
+        recorder.select_held(hold, after=(0.5, "~"), limit=5)
+    reader.set_progress_handler(None, 0)
+    return taken[0]
+
+
+@pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS.keys())
+def test_what_recovery_asks_is_answered_in_as_many_steps_however_many_rows_there_are(
+    tmp_path: Path, crowd: IndexRow
+) -> None:
+    taken = []
+    for number in (20, 4000):
+        path = tmp_path / f"{number}.db"
+        with SQLiteStore(str(path)) as store:
+            with raw(path) as connection:
+                rows = [crowd._replace(id=f"t{n}") for n in range(number)] + [row("one", 1)._replace(due=NOW - 1)]
+                connection.execute("BEGIN")
+                connection.executemany(task_index.INSERT, rows)
+                connection.execute("COMMIT")
+            taken.append(steps(store))
+            due = store.recorder.select_ready(NOW, agents=["agent"], busy_owners=[], limit=4001)
+            assert due[-1].id == "one"
+    assert taken[0] == taken[1]
 
 
 # Whose turn it is

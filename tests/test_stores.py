@@ -28,6 +28,7 @@ from stores import (
 )
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
 from stores.sqlite import ROWS_AT_ONCE
+from stores.task_index import START, Place, place
 
 TIMEOUT = 20
 
@@ -391,15 +392,53 @@ def test_ready_is_what_is_due_known_and_not_of_a_busy_owner(store: Store) -> Non
     create(store, "future", due=3.5)
     create(store, "unknown", due=1.0, agent="other")
 
-    def ready(limit: int = 9, agents: tuple[str, ...] = ("agent", "third")) -> list[IndexRow]:
-        return store.recorder.select_ready(3.0, agents=agents, busy_owners={"alive"}, limit=limit)
+    def ready(limit: int = 9, agents: tuple[str, ...] = ("agent", "third"), **after: Place) -> list[IndexRow]:
+        return store.recorder.select_ready(3.0, agents=agents, busy_owners={"alive"}, limit=limit, **after)
 
     assert ready() == [early, same, late]
     assert ready(limit=1) == [early]
     assert ready(agents=()) == []
-    assert store.recorder.select_owners() == {"alive", "dead"}
+    assert [ready(after=after) for after in ((1.0, "b"), (1.0, "c"), (3.0, "a"))] == [[same, late], [late], []]
     everyone = store.recorder.select_ready(9.0, agents={"agent", "other"}, busy_owners=(), limit=99)
     assert [entry.id for entry in everyone] == ["b", "busy", "c", "unknown", "a", "future"]
+
+
+def test_the_earliest_of_many_agents_are_ready_in_one_order(store: Store) -> None:
+    rows = [create(store, f"t{n:02}", agent=f"agent-{n % 3}", due=float(n * 7 % 10)) for n in range(30)]
+    rows.sort(key=place)
+
+    def ready(limit: int, after: Place = START) -> list[IndexRow]:
+        agents = [f"agent-{n}" for n in range(4)]
+        return store.recorder.select_ready(9.0, agents=agents, busy_owners=(), after=after, limit=limit)
+
+    for limit in (1, 2, 7, 30, 99):
+        assert ready(limit) == rows[:limit]
+        assert ready(limit, place(rows[9])) == rows[10 : 10 + limit]
+
+
+def test_the_next_that_is_due_is_one_of_a_known_agent_that_is_not_due_yet(store: Store) -> None:
+    create(store, "ended")
+    for number, agent in enumerate(("agent", "other", "agent", "third"), start=1):
+        create(store, agent=agent, task_id=f"t{number}", due=float(number))
+
+    def next_due(after: float, *agents: str) -> float | None:
+        return store.recorder.next_due(after, agents=agents)
+
+    assert [next_due(after, "agent") for after in (0.0, 1.0, 2.5, 3.0)] == [1.0, 3.0, 3.0, None]
+    assert [next_due(0.0), next_due(0.0, "unknown"), next_due(0.0, "third", "other", "unknown")] == [None, None, 2.0]
+
+
+def test_what_is_held_comes_by_kind_in_the_order_of_its_last_change(store: Store) -> None:
+    held = [
+        create(store, name, hold="doubt", updated=updated) for name, updated in (("b", 1.0), ("c", 1.0), ("a", 2.0))
+    ]
+    other = create(store, "other", hold="differs")
+    create(store, "free")
+    assert store.recorder.select_held("doubt", limit=9) == held
+    assert store.recorder.select_held("differs", limit=9) == [other]
+    for number, entry in enumerate(held, start=1):
+        after = entry.updated, entry.id
+        assert store.recorder.select_held("doubt", after=after, limit=1) == held[number : number + 1]
 
 
 def test_hostile_text_comes_back(store: Store) -> None:
@@ -464,7 +503,8 @@ def test_after_close_everything_says_so(store: Store) -> None:
         lambda: recorder.select_entry("a"),
         recorder.select_entries,
         recorder.select_ids,
-        recorder.select_owners,
+        lambda: recorder.select_held("doubt", limit=1),
+        lambda: recorder.next_due(1.0, agents=["x"]),
         lambda: recorder.select_ready(1.0, agents=["x"], busy_owners=[], limit=1),
         lambda: recorder.insert_events(events("a", 2), entry=row(head=2), expected=(entry.birth, 1)),
         lambda: recorder.update_index(entry, expected=(entry.birth, 1)),
@@ -634,9 +674,9 @@ def test_all_stores_agree_with_python_on_what_begins_with_a_text(
 
 
 @settings(deadline=None)
-@given(st.lists(acts, max_size=12), st.lists(names, max_size=2), st.sets(owners.filter(bool)))
+@given(st.lists(acts, max_size=12), st.sets(st.sampled_from(["f", "g", "h"])), st.sets(owners.filter(bool)))
 def test_all_stores_agree_on_any_history(
-    tmp_path_factory: pytest.TempPathFactory, history: list[tuple], agents: list[str], busy: set[str]
+    tmp_path_factory: pytest.TempPathFactory, history: list[tuple], agents: set[str], busy: set[str]
 ) -> None:
     path = tmp_path_factory.mktemp("agree") / "tasks.db"
     with open_store("memory:") as memory, open_store(f"sqlite:///{path}") as sqlite:
@@ -644,12 +684,17 @@ def test_all_stores_agree_on_any_history(
             assert perform(memory, act) == perform(sqlite, act)
             assert contents(memory) == contents(sqlite)
             assert heartbeats(memory) == heartbeats(sqlite)
-        for limit in (1, 9):
-            ready = [
-                store.recorder.select_ready(1.0, agents={"f", *agents}, busy_owners=busy, limit=limit)
-                for store in (memory, sqlite)
+        recorders = (memory.recorder, sqlite.recorder)
+        for after, limit in itertools.product([START, (0.0, "b"), (1.0, "")], [1, 9]):
+            due = [
+                one.select_ready(1.0, agents=agents, busy_owners=busy, after=after, limit=limit) for one in recorders
             ]
-            assert ready[0] == ready[1]
+            assert due[0] == due[1]
+            held = [one.select_held("doubt", after=after, limit=limit) for one in recorders]
+            assert held[0] == held[1]
+        for after in (-1.0, 0.0, 1.0):
+            assert len({one.next_due(after, agents=agents) for one in recorders}) == 1
+        for limit in (1, 9):
             held = [store.recorder.select_entries(hold={"doubt"}, agent="f", limit=limit) for store in (memory, sqlite)]
             assert held[0] == held[1]
             for facts in ({"hold": ["doubt", "differs"], "after": 1.0}, {"after": 1.0, "prefix": "a"}, {"prefix": "b"}):
@@ -657,4 +702,3 @@ def test_all_stores_agree_on_any_history(
                 assert some[0] == some[1]
         rows = [store.recorder.select_rows(["a", "c", *agents]) for store in (memory, sqlite)]
         assert rows[0] == rows[1]
-        assert memory.recorder.select_owners() == sqlite.recorder.select_owners()

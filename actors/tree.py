@@ -92,7 +92,7 @@ class SupervisionTree:
 
     def stop(self, grace: float) -> None:
         """Start no new body, give running ones `grace` seconds, mark what is given up, release the lock."""
-        worker = self.worker
+        worker, until = self.worker, time.monotonic() + grace
         try:
             worker.stopping.set()
             worker.wake.set()
@@ -104,6 +104,7 @@ class SupervisionTree:
                 if not self.directory.wait_empty(grace - min(grace, QUIET)):
                     self._give_up(grace)
             self.recovery.actor_stopped.wait(LAST_WORD)
+            worker.runtime.entities.close(max(0.0, until - time.monotonic()))
         except BaseException:  # whatever hurries a stop: what runs is marked, or it would count as a death
             self._give_up(0.0)
             raise

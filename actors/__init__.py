@@ -10,7 +10,8 @@ What depends on what, each file only on those above it, and on `domain` and `sto
     entity_log, task_log, appender        what is in the logs; the one appender of a task
     options, naming, definitions          what can be said of a step; @agent, @step
     runtime, colours                      what a system runs things on; how sync and async code wait
-    mailbox, entity_actor, entities       what entities are asked, who answers, which are in memory
+    mailbox, places                       what entities are asked; which of them have an actor
+    entity_actor, entities                who answers; which entities are in memory
     activation, body                      one incarnation and how it closes; one entry into a body
     raised, recorded, call                errors that arrive as themselves; what the log has of a call; one call
     scope, context                        where in the program code stands; what running code calls

@@ -9,28 +9,28 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from copy import copy
+from collections.abc import Callable
 
 from actors.entity_actor import EntityActor
 from actors.entity_log import EntityLog, stream_of
-from actors.mailbox import Envelope, Mailbox, Restart
+from actors.mailbox import FAILURES, Envelope, Mailbox, Restart
 from actors.patience import CLIENT_PATIENCE, Patience
+from actors.places import Places
 from actors.runtime import Runtime
 from actors.supervised import Down
 from domain.entity import Entity, topic_of
-from domain.errors import EntityCrashError, EntityStoppedError, SystemClosedError, UnreadableEntityError
+from domain.errors import EntityCrashError, SystemClosedError
 from domain.faults import Fault
 from domain.json_text import Json
 from domain.retry import restart_delay
-from stores import Store, StoreError
+from stores import Store
 from stores.crash import SimulatedCrash
 from stores.lifetime import forked_error
 
 logger = logging.getLogger("perdure")
 
-MOST_ALIVE = 256
-"""Entities above which one that has nothing to do leaves memory before its time: each has a thread."""
+CRASHES_REMEMBERED = 256
+"""Entities without an actor of which it is remembered that they have crashed."""
 
 
 class Entities:
@@ -54,9 +54,13 @@ class Entities:
         self.now = runtime.clock.now
         self._url, self._process = store.url, os.getpid()
         self._over = over
-        self._report = report or self.ended
+        self._report = report or self.told
+        self._downs: deque[Down] = deque()
+        self._answering = threading.Lock()
         self._lock = threading.Lock()
         self._boxes: dict[str, Mailbox] = {}
+        self._fallen: dict[Mailbox, None] = {}
+        self._places = Places()
         self._closed = threading.Event()
         self.siblings: Callable[[str, str, str, str], None] | None = None
         self._gone = threading.Condition(self._lock)
@@ -77,11 +81,10 @@ class Entities:
                 raise SystemClosedError(f"{envelope}: this AgentSystem was closed; nothing was done")
             box = self._box(cls, entity_id)
             box.queue.append(envelope)
-            box.used = time.monotonic()
             box.changed.notify_all()
-            missing = self._to_launch(box)
-        if missing:
-            self._launch(box)
+            self._places.want(box)
+            admitted = self._places.admitted()
+        self._launch(admitted)
 
     def keep(self, cls: type[Entity], entity_id: str, restart: Restart, group: str) -> None:
         """Say what follows the ends of an entity's actors from now on; a permanent one is started."""
@@ -90,9 +93,10 @@ class Entities:
                 return
             box = self._box(cls, entity_id)
             box.restart, box.group = restart, group
-            missing = restart == "permanent" and self._to_launch(box)
-        if missing:
-            self._launch(box)
+            if restart == "permanent":
+                self._places.want(box)
+            admitted = self._places.admitted()
+        self._launch(admitted)
 
     def start_again(self, cls: type[Entity], entity_id: str) -> None:
         """Let an entity that is live begin anew after the command that it is at: it reads its state from its log."""
@@ -106,42 +110,36 @@ class Entities:
         stream = stream_of(cls, entity_id)
         box = self._boxes.get(stream)
         if box is None:
-            if len(self._boxes) >= MOST_ALIVE:
-                self._make_room()
             box = self._boxes[stream] = Mailbox(cls, entity_id, threading.Condition(self._lock))
+        self._fallen.pop(box, None)
         return box
 
-    def _make_room(self) -> None:
-        """Forget mailboxes that only remember a crash, and let the entity leave that has been idle for longest."""
-        for stream, box in list(self._boxes.items()):
-            if not (box.actor or box.queue or box.kept):
-                del self._boxes[stream]
-        idle = [box for box in self._boxes.values() if box.actor and not (box.queue or box.serving or box.leave)]
-        if may := [box for box in idle if box.restart != "permanent"]:
-            oldest = min(may, key=lambda box: box.used)
-            oldest.leave = True
-            oldest.changed.notify_all()
-
-    def _to_launch(self, box: Mailbox) -> bool:
-        """Tell whether an actor has to be launched for a mailbox, and count it as there."""
-        missing, box.actor = not box.actor, True
-        box.lives += missing
-        return missing
-
-    def _launch(self, box: Mailbox) -> None:
-        EntityActor.launch(box, box.rests_until - time.monotonic(), self, self._report)
+    def _launch(self, boxes: list[Mailbox]) -> None:
+        for box in boxes:
+            box.lives += 1
+            EntityActor.launch(box, box.rests_until - time.monotonic(), self, self._report)
 
     # ------------------------------------------------------------------ what an actor asks for
 
-    def rest(self, seconds: float) -> None:
-        """Wait, at most until all is closed."""
-        if seconds > 0:
-            self._closed.wait(seconds)
+    def rest(self, box: Mailbox, seconds: float) -> None:
+        """Wait, at most until all is closed; others may have the place meanwhile."""
+        if seconds <= 0:
+            return
+        with self._lock:
+            self._places.give_back(box)
+            admitted = self._places.admitted()
+        self._launch(admitted)
+        self._closed.wait(seconds)
+        with self._lock:
+            self._places.take(box)
 
     def next(self, box: Mailbox) -> Envelope | None:
         """Wait for the next command; None where the actor is to end. What comes until that is told waits for it."""
         with self._lock:
-            box.changed.wait_for(lambda: self._has_news(box), self._patience_with(box))
+            if not self._has_news(box):
+                self._places.idle(box)
+                box.changed.wait_for(lambda: self._has_news(box), box.patience)
+                self._places.not_idle(box)
             box.serving = None
             if box.queue and not box.again and not self._closed.is_set():
                 box.leave = False
@@ -151,16 +149,21 @@ class Entities:
     def _has_news(self, box: Mailbox) -> bool:
         return bool(box.queue) or box.again or box.leave or self._closed.is_set()
 
-    def _patience_with(self, box: Mailbox) -> float | None:
-        return None if box.restart == "permanent" else box.cls.PASSIVATE_AFTER
-
     def answered(self, box: Mailbox, envelope: Envelope, answer: Json | BaseException) -> None:
         """Deliver an answer."""
         with self._lock:
-            box.used, box.serving = time.monotonic(), None
-            if not isinstance(answer, EntityCrashError):
-                box.crashes = 0
+            box.serving, box.crashes = None, 0
         envelope.answer(answer)
+
+    def failed(self, box: Mailbox, envelope: Envelope, error: BaseException) -> None:
+        """Answer by what ends the actor; unless the entity goes on after it, it is the answer to all that waits now."""
+        refused: deque[Envelope] = deque()
+        with self._lock:
+            box.serving = None
+            if not box.goes_on_after(error):
+                refused, box.queue = box.queue, refused
+        envelope.answer(error)
+        box.refuse(refused, error)
 
     def fell(self, box: Mailbox) -> None:
         """Tell the siblings of an entity that it has crashed."""
@@ -171,9 +174,8 @@ class Entities:
 
     def ended(self, down: Down) -> None:
         """Answer an actor's end: what waits goes on with another one, or is refused."""
-        actor, error = down.actor, down.error
-        assert isinstance(actor, EntityActor)  # noqa: S101  only they are told here
-        box = actor.box
+        assert isinstance(down.actor, EntityActor)  # noqa: S101  only they are told here
+        box, error = down.actor.box, down.error
         if isinstance(error, EntityCrashError):
             with self._lock:
                 box.crashes += 1
@@ -183,28 +185,45 @@ class Entities:
         finally:
             self._go_on(box, error)
 
+    def told(self, down: Down) -> None:
+        """Answer ends one by one: where the machine has no thread left, the answer to one brings about the next."""
+        self._downs.append(down)
+        while self._downs and self._answering.acquire(blocking=False):
+            try:
+                while self._downs:
+                    self.ended(self._downs.popleft())
+            finally:
+                self._answering.release()
+
     def _go_on(self, box: Mailbox, error: BaseException | None) -> None:
         refused: deque[Envelope] = deque()
         with self._lock:
-            may, wanted = self._may_start_again(box, error), bool(box.queue) or box.restart == "permanent"
-            box.actor, box.again, box.leave = may and wanted, False, False
-            if not may:
+            box.actor = box.again = box.leave = False
+            self._places.give_back(box)
+            if self._closed.is_set() or not (error is None or isinstance(error, FAILURES)):
                 refused, box.queue = box.queue, refused
-            if self._closed.is_set() or not (box.kept or (may and (wanted or box.crashes))):
-                self._boxes.pop(stream_of(box.cls, box.id), None)
-            box.lives += box.actor
+                self._forget(box)
+            elif box.queue or box.restart == "permanent":
+                self._places.want(box)
+            elif box.crashes:
+                self._remember(box)
+            else:
+                self._forget(box)
+            admitted = self._places.admitted()
             self._gone.notify_all()
-        self._refuse(box, refused, error)
-        if may and wanted:
-            self._launch(box)
+        box.refuse(refused, error)
+        self._launch(admitted)
 
-    def _may_start_again(self, box: Mailbox, error: BaseException | None) -> bool:
-        """Tell whether what waits for an entity is served by another actor, at once."""
-        if self._closed.is_set():
-            return False
-        if isinstance(error, EntityCrashError):
-            return box.restart != "temporary"
-        return error is None or (box.restart == "permanent" and isinstance(error, StoreError | UnreadableEntityError))
+    def _forget(self, box: Mailbox) -> None:
+        if self._closed.is_set() or not box.kept:
+            self._boxes.pop(stream_of(box.cls, box.id), None)
+
+    def _remember(self, box: Mailbox) -> None:
+        """Keep in mind that an entity has crashed, as long as there are not too many of them."""
+        self._fallen[box] = None
+        if len(self._fallen) > CRASHES_REMEMBERED:
+            self._fallen.pop(oldest := next(iter(self._fallen)))
+            self._forget(oldest)
 
     def _tell(self, box: Mailbox, error: BaseException | None) -> None:
         if isinstance(error, EntityCrashError):
@@ -213,28 +232,11 @@ class Entities:
         elif error is not None and not isinstance(error, SimulatedCrash):
             logger.error("%s stopped: %s; its next command starts it again", box, Fault.of(error))
 
-    def _refuse(self, box: Mailbox, envelopes: Iterable[Envelope], error: BaseException | None) -> None:
-        """Answer commands that are not done any more."""
-        for envelope in envelopes:
-            why = f"{envelope} was not its turn yet, and nothing of it was done"
-            if isinstance(error, StoreError | UnreadableEntityError | SimulatedCrash):
-                answer: BaseException = copy(error)
-            elif error is None:
-                answer = SystemClosedError(f"{why}: this AgentSystem was closed")
-            else:
-                answer = EntityStoppedError(
-                    f"{why}: it was stopped: {Fault.of(error)}", topic=topic_of(box.cls), entity_id=box.id
-                )
-            if envelope.begin():
-                envelope.answer(answer)
-
-    def close(self, timeout: float) -> bool:
-        """Take no more commands, refuse those that wait, let the running ones end; tells whether all actors are gone.
-
-        A command that has not ended after `timeout` seconds is answered so: it may yet be done.
-        """
+    def close(self, timeout: float) -> None:
+        """Take no more commands, refuse those that wait, and give the running ones `timeout` seconds."""
         with self._lock:
             self._closed.set()
+            self._places.close()
             waiting = [(box, box.queue) for box in self._boxes.values()]
             for stream, box in list(self._boxes.items()):
                 box.queue = deque()
@@ -242,22 +244,16 @@ class Entities:
                 if not box.actor:
                     del self._boxes[stream]
         for box, queue in waiting:
-            self._refuse(box, queue, None)
+            box.refuse(queue, None)
         with self._lock:
-            gone = self._gone.wait_for(lambda: not self._boxes, timeout)
-            begun = [box.serving for box in self._boxes.values() if box.serving is not None]
+            self._gone.wait_for(lambda: not self._boxes, timeout)
+            for box in self._boxes.values():
+                box.cut_off()
             self._boxes.clear()
-        for envelope in begun:
-            why = "this AgentSystem was closed; it has begun, and may yet be done"
-            envelope.answer(SystemClosedError(f"{envelope}: {why}"))
-        return gone
 
     # ------------------------------------------------------------------ looking
 
     def alive(self) -> list[tuple[Mailbox, str]]:
         """List the entities that have an actor, and what each does."""
         with self._lock:
-            boxes = [box for box in self._boxes.values() if box.actor]
-            return [
-                (box, f"{len(box.queue)} waiting" if box.queue else "busy" if box.serving else "idle") for box in boxes
-            ]
+            return [(box, box.doing) for box in self._boxes.values() if box.actor]

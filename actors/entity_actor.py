@@ -41,7 +41,7 @@ class Post(Protocol):
         """Tell the time as Unix seconds."""
         ...
 
-    def rest(self, seconds: float) -> None:
+    def rest(self, box: Mailbox, seconds: float) -> None:
         """Wait, at most until all is closed."""
         ...
 
@@ -55,6 +55,10 @@ class Post(Protocol):
 
     def answered(self, box: Mailbox, envelope: Envelope, answer: Json | BaseException) -> None:
         """Deliver an answer."""
+        ...
+
+    def failed(self, box: Mailbox, envelope: Envelope, error: BaseException) -> None:
+        """Deliver an answer that ends the actor."""
         ...
 
 
@@ -78,7 +82,7 @@ class EntityActor(SupervisedActor):
         """Serve the mailbox."""
         post, box = self._post, self.box
         serving.set(self.name)
-        post.rest(self._pause)
+        post.rest(box, self._pause)
         state: EntityState | None = None
         while (envelope := post.next(box)) is not None:
             if envelope.begin():
@@ -94,12 +98,12 @@ class EntityActor(SupervisedActor):
         except (Rejected, KeyConflictError) as no:
             answer = BaseException.with_traceback(no, None)  # whatever its class does about that
         except (StoreError, UnreadableEntityError, SimulatedCrash) as error:
-            post.answered(box, envelope, error)
+            post.failed(box, envelope, error)
             raise
         except BaseException as error:
             crash = self._crash(envelope.command, error)
             crash.__cause__ = error
-            post.answered(box, envelope, crash)
+            post.failed(box, envelope, crash)
             post.fell(box)
             raise crash  # noqa: B904  its cause is set, before anybody sees it
         post.answered(box, envelope, answer)

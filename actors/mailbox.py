@@ -9,15 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from actors.threads import Job
 from domain.entity import Entity, topic_of
+from domain.errors import EntityCrashError, EntityStoppedError, SystemClosedError, UnreadableEntityError
 from domain.faults import Fault
 from domain.json_text import Json
+from stores import StoreError
+from stores.crash import SimulatedCrash
 
 logger = logging.getLogger("perdure")
 
@@ -29,6 +33,8 @@ temporary: not after a crash; what waited for it is refused, and the next comman
 """
 
 
+FAILURES = (EntityCrashError, StoreError, UnreadableEntityError, SimulatedCrash)
+"""What ends an actor and is the answer to the command that it was at."""
 Fate = Literal["begun", "answered", "never done", "goes on"]
 """How a command stands that waits no more; the last two are those of one that was given up."""
 
@@ -120,10 +126,10 @@ class Envelope:
 class Mailbox:
     """What one entity has to do, and how its actor stands. Guarded by the lock of the directory that made it.
 
-    `actor` is whether one serves it, `lives` how many have, `serving` the command that it is at; `again` that it is to
-    begin anew after that, with its state read from the log; `leave` that it is to leave memory if it has nothing to do.
-    `crashes` counts those since the last command that was answered, `rests_until` is when it may begin again, `used`
-    when it last had something to do; both by the monotonic clock.
+    `actor` is whether one serves it, `lives` how many have; `placed` whether that takes a place, `in_line` whether it
+    waits for one; `serving` the command that it is at; `again` that it is to begin anew after that, with its state read
+    from the log; `leave` that it is to leave memory if it has nothing to do. `crashes` counts those since the last
+    command that was answered, `rests_until` is when it may begin again, by the monotonic clock.
     """
 
     cls: type[Entity]
@@ -134,17 +140,52 @@ class Mailbox:
     queue: deque[Envelope] = field(default_factory=deque)
     actor: bool = False
     lives: int = 0
+    placed: bool = False
+    in_line: bool = False
     serving: Envelope | None = None
     again: bool = False
     leave: bool = False
     crashes: int = 0
     rests_until: float = 0.0
-    used: float = 0.0
 
     @property
     def kept(self) -> bool:
         """Whether it holds what was said of its entity, and so is never forgotten."""
         return self.restart != "transient" or bool(self.group)
 
+    @property
+    def patience(self) -> float | None:
+        """Seconds that its actor waits for a command; None for one that never leaves."""
+        return None if self.restart == "permanent" else self.cls.PASSIVATE_AFTER
+
+    @property
+    def doing(self) -> str:
+        """What its actor does, in words."""
+        return f"{len(self.queue)} waiting" if self.queue else "busy" if self.serving else "idle"
+
     def __str__(self) -> str:
         return f"{topic_of(self.cls)} {self.id}"
+
+    def goes_on_after(self, error: BaseException | None) -> bool:
+        """Tell whether what waits when an actor fails so is served by the next one."""
+        return self.restart == "permanent" or (self.restart == "transient" and isinstance(error, EntityCrashError))
+
+    def refuse(self, envelopes: Iterable[Envelope], error: BaseException | None) -> None:
+        """Answer commands that are not done any more: because of an error, or of a close."""
+        for envelope in envelopes:
+            why = f"{envelope} was not its turn yet, and nothing of it was done"
+            if isinstance(error, FAILURES) and not isinstance(error, EntityCrashError):
+                answer: BaseException = copy(error)
+            elif error is None:
+                answer = SystemClosedError(f"{why}: this AgentSystem was closed")
+            else:
+                why = f"{why}: it was stopped: {Fault.of(error)}"
+                answer = EntityStoppedError(why, topic=topic_of(self.cls), entity_id=self.id)
+            if envelope.begin():
+                envelope.answer(answer)
+
+    def cut_off(self) -> None:
+        """Answer the command that its actor is at, as nobody knows what becomes of it."""
+        if self.serving is not None:
+            why = "this AgentSystem was closed; it has begun, and may yet be done"
+            self.serving.answer(SystemClosedError(f"{self.serving}: {why}"))

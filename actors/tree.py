@@ -103,7 +103,7 @@ class SupervisionTree:
     def _report(self, down: Down) -> None:
         """Tell the supervisor of an end; one that has ended itself is made anew first."""
         if isinstance(down.actor, EntityActor):  # here and now: the answer waits for nothing, and cannot be lost
-            self.worker.runtime.entities.ended(down)
+            self.worker.runtime.entities.told(down)
             return
         try:
             self.supervisor.tell(down)
@@ -165,7 +165,7 @@ class SupervisionTree:
 
     def stop(self, grace: float) -> None:
         """Start no new body, give running ones `grace` seconds, mark what is given up, release the lock."""
-        worker = self.worker
+        worker, until = self.worker, time.monotonic() + grace
         try:
             worker.stopping.set()
             worker.wake.set()
@@ -177,6 +177,7 @@ class SupervisionTree:
                 if not self.directory.wait_empty(grace - min(grace, QUIET)):
                     self._give_up(grace)
             self.recovery.actor_stopped.wait(LAST_WORD)
+            worker.runtime.entities.close(max(0.0, until - time.monotonic()))
         except BaseException:  # whatever hurries a stop: what runs is marked, or it would count as a death
             self._give_up(0.0)
             raise

@@ -76,7 +76,7 @@ class EntityLog:
         receipts = [*[None] * (len(events) - 1), receipt]
         rows = [self._row(e, stream, birth, token, r) for e, r in zip(events, receipts, strict=True)]
         read = [_read(row, state.id, birth)[0] for row in rows]
-        entity = state.after(read)
+        entity, draft = state.after(read)
         times = [event.timestamp.timestamp() for event in read]
         entry = _entry(stream, birth, rows[-1].originator_version, state.created or times[0], times[-1])
         expected = (state.birth, state.version) if state.version else None
@@ -89,7 +89,7 @@ class EntityLog:
         if found:
             return token_of(found[0]) == token
         state.birth = birth
-        state.swap(entity, read, receipt)
+        state.swap(entity, draft, read, receipt)
         return True
 
     def _row(self, event: AnyEvent, stream: str, birth: str, token: bytes, receipt: Receipt | None) -> StoredEvent:

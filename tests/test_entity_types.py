@@ -13,12 +13,16 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors import AgentSystem, DefinitionError, Entity, EntityCrashError, Rejected, UnreadableEntityError, event
 from actors.entity_log import stream_of
 from actors.task_log import TaskLog
 from domain.entity import Entity as DomainEntity
 from domain.entity import deciding
+from domain.entity_state import copy_of
+from domain.values import encode
 from stores import Store, open_store
 from tests.budgets import Budget, bookings, replayed, rows
 from tests.scenario_kit import World
@@ -422,3 +426,47 @@ def test_events_of_older_code_are_raised_to_todays_and_those_of_newer_code_refus
                 client.entity(Invoice, name).ask(Invoice.bill, 1.0)
     with world.client() as client:
         assert client.entity(Invoice, "old").ask(Invoice.sum) == 3.5
+
+
+# ------------------------------------------------------------------ copies
+
+plain = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.binary(max_size=3), st.decimals(allow_nan=False)
+)
+keys = st.one_of(st.integers(), st.text(max_size=3), st.tuples(st.integers(), st.text(max_size=2)))
+nested = st.recursive(
+    st.one_of(plain, st.sets(st.integers(), max_size=3), st.builds(Money, st.integers())),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=4), st.tuples(inner, inner)
+    ),
+)
+
+
+@given(value=nested)
+def test_a_copy_of_a_state_is_equal_and_shares_nothing_that_can_change(value: Any) -> None:
+    entity = Budget()
+    entity.notes = [value, {"again": value, "twice": [value]}]
+    copied = copy_of(entity)
+    assert encode(copied.notes) == encode(entity.notes)
+    assert not (changeable(copied.notes) & changeable(entity.notes))
+    again = copied.notes[1]
+    assert again["again"] is copied.notes[0]
+    assert again["twice"][0] is copied.notes[0]
+
+
+def changeable(value: Any) -> set[int]:
+    """Give the ids of all that can change in a value."""
+    if isinstance(value, list | set):
+        return {id(value)}.union(*map(changeable, value))
+    if isinstance(value, dict):
+        return {id(value)}.union(*map(changeable, value.values()))
+    return set().union(*map(changeable, value)) if isinstance(value, tuple) else set()
+
+
+def test_a_state_may_hold_itself() -> None:
+    entity = Budget()
+    entity.notes = [entity.notes]
+    entity.notes.append(entity.notes)
+    copied = copy_of(entity)
+    assert copied.notes[1] is copied.notes
+    assert copied.notes[1] is not entity.notes

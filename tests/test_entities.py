@@ -345,6 +345,14 @@ def test_a_key_is_for_one_command(disk: Store, system: AgentSystem) -> None:
     assert bookings(disk, "b") == [10]
 
 
+def test_a_repeat_may_say_its_arguments_in_another_way(disk: Store, system: AgentSystem) -> None:
+    order = system.entity(Budget, "b").with_key("k")
+    assert (order.ask(Budget.spend, 10), order.ask(Budget.spend, amount=10)) == (90, 90)
+    note = system.entity(Budget, "b").with_key("n")
+    assert (note.ask(Budget.book, 5, "x"), note.ask(Budget.book, note="x", amount=5)) == (None, None)
+    assert bookings(disk, "b") == [10, 5]
+
+
 def test_two_processes_with_one_key_book_once(disk: Store) -> None:
     with AgentSystem(disk) as one, AgentSystem(disk) as other, ThreadPoolExecutor(8) as threads:
 

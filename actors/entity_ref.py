@@ -7,7 +7,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from actors.body import Body, running_body, was_cancelled
 from actors.colours import AWAITING, BLOCKING, Colour, asyncio_task, drive
-from actors.context import context, refuse_inside_agent
+from actors.context import context
 from actors.definitions import AsyncStep, Step, current
 from actors.entities import Entities
 from actors.entity_actor import refuse_inside_entity
@@ -115,7 +115,8 @@ class EntityRef(Generic[E]):
         Not guaranteed: that it is done; until its events are in the log it is in memory only. Raises InsideTaskError
         inside an agent, and what `ask` raises before the command is sent.
         """
-        refuse_inside_agent("tell()", "ask, which is a step")
+        if self._is_in_agent():
+            raise InsideTaskError("tell() inside an agent would happen again at each replay: ask, which is a step")
         self._sent(*called(self._cls, command, args, kwargs), key=self._key, asked=False)
 
     # ------------------------------------------------------------------ asking

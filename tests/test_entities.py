@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from _thread import interrupt_main
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -418,6 +419,21 @@ def test_a_command_that_has_begun_goes_on_and_its_late_answer_is_a_dead_letter(
     assert budget.with_key("k").ask(Budget.spend_at, "slow", 1) == 99
     (letter,) = [record.getMessage() for record in caplog.records]
     assert letter == "dead letter: nobody waits for spend_at of tests.budget b; its answer is 99"
+
+
+def test_who_is_interrupted_while_asking_leaves_no_answer_without_a_word(
+    system: AgentSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    budget = system.entity(Budget, "b", timeout=PATIENCE)
+    with gate("interrupt") as held, ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: held.reached.wait(PATIENCE) and interrupt_main())
+        with pytest.raises(KeyboardInterrupt):
+            budget.ask(Budget.spend_at, "interrupt", 1)
+        held.opened.set()
+        assert budget.ask(Budget.left) == 99
+    assert [record.getMessage() for record in caplog.records] == [
+        "dead letter: nobody waits for spend_at of tests.budget b; its answer is 99"
+    ]
 
 
 # ------------------------------------------------------------------ asyncio

@@ -18,6 +18,7 @@ from actors.body import from_users_code, running_body
 from actors.call import StepCall
 from actors.colours import asyncio_task, drive
 from actors.definitions import AnyAgent, AnyStep, current
+from actors.entity_actor import refuse_inside_entity
 from actors.info import StepInfo, TaskInfo
 from actors.raised import step_error_of
 from actors.scope import Scope
@@ -87,7 +88,8 @@ def lend_place() -> AbstractContextManager[None]:
 
 
 def refuse_inside_agent(what: str, instead: str) -> None:
-    """Raise InsideTaskError between an agent's steps: what is done there happens again at each replay."""
+    """Raise InsideTaskError between an agent's steps, and in an entity's own code: it would happen again there."""
+    refuse_inside_entity(what)
     if context() is not None:
         raise InsideTaskError(f"{what} inside an agent would happen again at each replay: {instead}")
 

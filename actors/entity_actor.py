@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
@@ -15,15 +16,33 @@ from actors.supervised import Down, SupervisedActor
 from actors.where import users_code
 from domain.entity import topic_of
 from domain.entity_state import EntityState, Receipt
-from domain.errors import EntityCrashError, KeyConflictError, Rejected, UnreadableEntityError
+from domain.errors import EntityCrashError, InsideTaskError, KeyConflictError, Rejected, UnreadableEntityError
 from domain.faults import Fault
 from domain.json_text import Json
 from domain.values import decode
 from stores import StoreError
 from stores.crash import SimulatedCrash
 
-serving: ContextVar[str] = ContextVar("perdure_entity", default="")
+_own_code: ContextVar[str] = ContextVar("perdure_entity", default="")
 """Which entity's own code runs in this context: its commands, its events, in a replay as well."""
+
+
+@contextmanager
+def _in_own_code(name: str) -> Iterator[None]:
+    token = _own_code.set(name)
+    try:
+        yield
+    finally:
+        _own_code.reset(token)
+
+
+def refuse_inside_entity(what: str) -> None:
+    """Raise InsideTaskError in an entity's own code: it may be called again, and could wait for itself."""
+    if name := _own_code.get():
+        raise InsideTaskError(
+            f"{what} inside the code of {name} would happen again whenever that is called again, and could wait for"
+            " itself: call it outside, with what the entity has replied"
+        )
 
 
 class Post(Protocol):
@@ -81,7 +100,6 @@ class EntityActor(SupervisedActor):
     def live(self) -> None:
         """Serve the mailbox."""
         post, box = self._post, self.box
-        serving.set(self.name)
         post.rest(box, self._pause)
         state: EntityState | None = None
         while (envelope := post.next(box)) is not None:
@@ -93,8 +111,9 @@ class EntityActor(SupervisedActor):
         post, box = self._post, self.box
         answer: Json | BaseException
         try:
-            state = state or post.log.load(box.cls, box.id, post.patience)
-            answer = self._reply(state, envelope.command)
+            with _in_own_code(self.name):
+                state = state or post.log.load(box.cls, box.id, post.patience)
+                answer = self._reply(state, envelope.command)
         except (Rejected, KeyConflictError) as no:
             answer = BaseException.with_traceback(no, None)  # whatever its class does about that
         except (StoreError, UnreadableEntityError, SimulatedCrash) as error:

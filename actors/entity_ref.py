@@ -7,10 +7,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from actors.body import Body, running_body, was_cancelled
 from actors.colours import AWAITING, BLOCKING, Colour, asyncio_task, drive
-from actors.context import context, refuse_inside_agent
+from actors.context import context
 from actors.definitions import AsyncStep, Step, current
 from actors.entities import Entities
-from actors.entity_actor import serving
+from actors.entity_actor import refuse_inside_entity
 from actors.info import checked
 from actors.mailbox import Command, Envelope
 from actors.options import Options
@@ -22,7 +22,6 @@ from domain.errors import (
     EntityStoppedError,
     GivenUp,
     InsideTaskError,
-    NestedAskError,
     OutsideTaskError,
     Rejected,
     SystemClosedError,
@@ -89,26 +88,26 @@ class EntityRef(Generic[E]):
         Raises Rejected where the answer is no; EntityCrashError where the command ended in any other error, and nothing
         of it is stored (a StepError, inside an agent); AskTimeoutError; TypeError for what is no command, or other
         arguments than it takes; UnstorableValueError; KeyConflictError; UnreadableEntityError; EntityStoppedError;
-        NestedAskError in an entity's own code; SystemClosedError; the store's errors.
+        InsideTaskError in an entity's own code; SystemClosedError; the store's errors.
         """
-        name = called(self._cls, command, args, kwargs)
+        asked = called(self._cls, command, args, kwargs)
         if self._is_in_agent():
-            step: Step[Any, Any] = Step(self._step_body, (f"{self._topic}.{name}",), _options())
-            return cast("R", step(self.id, name, list(args), kwargs))
+            step: Step[Any, Any] = Step(self._step_body, (f"{self._topic}.{asked[0]}",), _options())
+            return cast("R", step(self.id, *asked))
         if asyncio_task() is not None:
-            raise BlockingCallError(f"ask() would block the event loop that runs here: await ask_async({name}, …)")
-        return cast("R", drive(self._answer(BLOCKING, self._sent(name, list(args), kwargs, self._key))))
+            raise BlockingCallError(f"ask() would block the event loop that runs here: await ask_async({asked[0]}, …)")
+        return cast("R", drive(self._answer(BLOCKING, self._sent(*asked, key=self._key))))
 
     async def ask_async(self, command: Callable[Concatenate[E, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do what `ask` does, without blocking the event loop; cancelled, it goes, and the command may yet be done.
 
         Inside an agent, a cancellation waits for the answer to a command that has begun: it belongs into the log.
         """
-        name = called(self._cls, command, args, kwargs)
+        asked = called(self._cls, command, args, kwargs)
         if self._is_in_agent():
-            step: AsyncStep[Any, Any] = AsyncStep(self._async_step_body, (f"{self._topic}.{name}",), _options())
-            return cast("R", await step(self.id, name, list(args), kwargs))
-        return cast("R", await self._answer(AWAITING, self._sent(name, list(args), kwargs, self._key)))
+            step: AsyncStep[Any, Any] = AsyncStep(self._async_step_body, (f"{self._topic}.{asked[0]}",), _options())
+            return cast("R", await step(self.id, *asked))
+        return cast("R", await self._answer(AWAITING, self._sent(*asked, key=self._key)))
 
     def tell(self, command: Callable[Concatenate[E, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Put a command into the entity's mailbox, and wait for nothing. An answer that is no reply is logged.
@@ -116,8 +115,9 @@ class EntityRef(Generic[E]):
         Not guaranteed: that it is done; until its events are in the log it is in memory only. Raises InsideTaskError
         inside an agent, and what `ask` raises before the command is sent.
         """
-        refuse_inside_agent("tell()", "ask, which is a step")
-        self._sent(called(self._cls, command, args, kwargs), list(args), kwargs, self._key, asked=False)
+        if self._is_in_agent():
+            raise InsideTaskError("tell() inside an agent would happen again at each replay: ask, which is a step")
+        self._sent(*called(self._cls, command, args, kwargs), key=self._key, asked=False)
 
     # ------------------------------------------------------------------ asking
 
@@ -129,16 +129,10 @@ class EntityRef(Generic[E]):
             raise InsideTaskError("inside an agent each ask has a key of its own: leave out with_key(…)")
         return True
 
-    def _sent(self, name: str, args: list[Any], kwargs: dict[str, Any], key: str, *, asked: bool = True) -> Envelope:
+    def _sent(self, name: str, args: list[Any], kwargs: dict[str, Any], *, key: str, asked: bool = True) -> Envelope:
         """Send a command. Raises what keeps it from being sent: then nothing is done."""
         whose = f"{self._topic} {self.id}"
-        if mine := serving.get():
-            raise NestedAskError(
-                f"{name} of {whose} was asked by the own code of {mine}: two that ask each other would wait for ever,"
-                " and a command may be called again. Ask both from outside, one with the reply of the other",
-                topic=self._topic,
-                entity_id=self.id,
-            )
+        refuse_inside_entity(f"asking {whose}")
         arguments = checked([args, kwargs], self._entities.value_limit)
         envelope = Envelope(Command(name, arguments, key, digest(arguments) if key else ""), whose, asked=asked)
         self._entities.send(self._cls, self.id, envelope)
@@ -166,7 +160,7 @@ class EntityRef(Generic[E]):
         body = cast("Body", running_body.get())
         over = body.activation.hints.over
         try:
-            envelope = self._sent(command, args, kwargs, body.info.idempotency_key)
+            envelope = self._sent(command, args, kwargs, key=body.info.idempotency_key)
             assert envelope.job is not None  # noqa: S101  it is asked
             while not envelope.job.done.is_set():
                 try:

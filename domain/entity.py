@@ -35,6 +35,7 @@ EntityT = TypeVar("EntityT", bound="Entity")
 BASE = ("originator_id", "originator_version", "timestamp", "originator_topic")
 """The fields that each event has of its own, and no method that makes one may take."""
 _LIBRARY = CanMutateAggregate.__module__
+_GIVEN = ("INITIAL_VERSION", "create_id", "version", "created_on", "modified_on", "pending_events", "collect_events")
 _TOPIC = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -154,7 +155,7 @@ _events: dict[str, type[CanMutateAggregate[str]]] = {}
 
 def _register(cls: type[Entity]) -> None:
     """Know a class's events by their topics, and its annotations. Raises DefinitionError."""
-    own = [value for base in cls.__mro__ if base not in Entity.__mro__ for value in vars(base).values()]
+    own = [value for base in own_bases(cls) for value in vars(base).values()]
     functions = [f for f in (getattr(v, "decorated_func", v) for v in own) if inspect.isfunction(f)]
     events = [e for e in vars(cls).values() if isinstance(e, type) and issubclass(e, CanMutateAggregate)]
     wrong = next(filter(None, (_wrong_with_class(cls), *map(_wrong_with, own), *map(_wrong_with_event, events))), None)
@@ -189,6 +190,8 @@ def _wrong_with_class(cls: Any) -> str:
         return "a default_factory makes a new value at each replay: write an __init__"
     if any(vars(base).get("__slots__") for base in cls.__mro__):
         return "it has __slots__, but the state of an entity stands in plain attributes"
+    if redefined := [name for base in own_bases(cls) for name in _GIVEN if name in vars(base)]:
+        return f"it redefines {redefined[0]}, which an entity has from its log"
     if hasattr(cls, "__len__") or hasattr(cls, "__bool__"):
         return "it has a __len__ or __bool__, by which its @event methods would not work: name it otherwise"
     after = cls.PASSIVATE_AFTER
@@ -215,6 +218,11 @@ def _wrong_with_event(event: type) -> str:
     if taken:
         return f"{event.__name__} has a field {taken[0]}, which each event has of its own: name it otherwise"
     return "" if "TOPIC" in vars(event) else f"{event.__name__} needs a TOPIC of its own"
+
+
+def own_bases(cls: type) -> list[type]:
+    """Give a class and those of its bases that are a user's own, the first first."""
+    return [base for base in cls.__mro__ if base not in Entity.__mro__]
 
 
 def topic_of(cls: type[Entity]) -> str:

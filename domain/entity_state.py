@@ -18,7 +18,7 @@ from uuid import UUID
 
 from eventsourcing.domain import CanMutateAggregate
 
-from domain.entity import Deciding, Entity, deciding, topic_of
+from domain.entity import Deciding, Entity, deciding, own_bases, topic_of
 from domain.faults import Fault
 from domain.json_text import Json
 
@@ -127,8 +127,10 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     return made
 
 
-def called(cls: type[Entity], command: object, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-    """Give the name of a command, a method of the entity's class that takes these arguments.
+def called(
+    cls: type[Entity], command: object, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[str, list[Any], dict[str, Any]]:
+    """Give the name of a command, a method of the entity's class, and its arguments in the one form that they have.
 
     Raises TypeError for anything else, in the words of Python for wrong arguments: a slip of who asks is no crash of
     the entity.
@@ -140,17 +142,18 @@ def called(cls: type[Entity], command: object, args: Sequence[Any], kwargs: dict
             f"{next(iter(_commands(cls)), 'method')}, not {command!r}"
         )
     try:
-        _commands(cls)[name].bind(*args, **kwargs)
+        bound = _commands(cls)[name].bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{cls.__qualname__}.{name}: {error}") from None
-    return str(name)
+    return name, list(bound.args), bound.kwargs
 
 
 @cache
 def _commands(cls: type[Entity]) -> dict[str, Signature]:
     """Give the methods by which an entity can be asked, and what they take, without itself."""
-    own = [base for base in cls.__mro__ if base not in Entity.__mro__]
-    names = [name for base in own for name in vars(base) if not (name.startswith("_") or hasattr(Entity, name))]
+    names = [
+        name for base in own_bases(cls) for name in vars(base) if not (name.startswith("_") or hasattr(Entity, name))
+    ]
     return {name: found for name in names if (found := _signature(cls, name)) is not None}
 
 

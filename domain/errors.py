@@ -4,7 +4,7 @@
     ├── OutsideTaskError            a step or `task_info` where no task runs
     │   └── NestedStepError         a step inside the body of another step
     ├── SystemClosedError           the system was closed meanwhile; its tasks go on with the next worker
-    ├── InsideTaskError             a call that an agent may not make between its steps
+    ├── InsideTaskError             a call that an agent may not make between its steps, nor an entity's code
     ├── BlockingCallError           a call that would block an event loop
     ├── DefinitionError             a decorator was given what it cannot use
     ├── UnknownAgentError           no agent of that name is known to this process
@@ -18,7 +18,6 @@
     │   ├── EntityStoppedError      it was stopped before the command was its turn
     │   ├── GroupConflictError      the group is there, with another strategy
     │   ├── KeyConflictError        the key was used for another command
-    │   ├── NestedAskError          it was asked by an entity's own code
     │   └── UnreadableEntityError   a row of its log cannot be read
     └── TaskError                   about one task, named in `.task_id`
         ├── InvalidTaskIdError      an id that no task may have
@@ -74,7 +73,7 @@ class SystemClosedError(PerdureError):
 
 
 class InsideTaskError(PerdureError):
-    """Raised when an agent, between its steps, calls what would happen again at each replay."""
+    """Raised when an agent, between its steps, or an entity's own code calls what would happen again with it."""
 
 
 class BlockingCallError(PerdureError):
@@ -171,10 +170,6 @@ class GroupConflictError(EntityError):
 
 class KeyConflictError(EntityError):
     """Raised when a key was used before, for another command or other arguments; nothing of this one was done."""
-
-
-class NestedAskError(EntityError):
-    """Raised when an entity's own code, a command or an event, asks an entity or tells it something."""
 
 
 class UnreadableEntityError(EntityError):

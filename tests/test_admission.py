@@ -12,6 +12,7 @@ import pytest
 
 from actors import AgentSystem, agent, recovery, step
 from actors.appender import Appender
+from actors.definitions import known_agents
 from actors.task_log import TaskLog
 from actors.testing import FakeClock
 from domain.events import TaskEvent
@@ -65,27 +66,27 @@ def note(number: int) -> int:
     return number
 
 
-@agent
+@agent(name="admission.quick")
 def quick(number: int) -> int:
     return note(number)
 
 
-@agent
+@agent(name="admission.quick_too")
 def quick_too(number: int) -> int:
     return note(number)
 
 
-@agent
+@agent(name="admission.sleeper")
 def sleeper() -> None:
     """Known here, and asleep in these tests."""
 
 
 CROWDS = {
-    "asleep": {"status": "waiting", "agent": "sleeper", "due": FAR},
+    "asleep": {"status": "waiting", "agent": "admission.sleeper", "due": FAR},
     "queued for an agent that nobody here knows": {"status": "queued", "agent": "unknown", "due": 1.0},
     "asleep and unknown": {"status": "waiting", "agent": "unknown", "due": FAR},
-    "ended": {"status": "completed", "agent": "quick"},
-    "held for a person": {"status": "held", "agent": "quick", "hold": "in doubt"},
+    "ended": {"status": "completed", "agent": "admission.quick"},
+    "held for a person": {"status": "held", "agent": "admission.quick", "hold": "in doubt"},
     "held for code that nobody here knows": {"status": "held", "agent": "unknown", "hold": "differs"},
 }
 
@@ -102,7 +103,7 @@ def test_tasks_that_do_not_run_cost_no_thread_and_are_not_read_by_who_runs_anoth
         assert system.spawn(quick, 1, id="new").result(PATIENCE) == 1
         threads = [thread for thread in threading.enumerate() if thread not in before]
         wait_for(lambda: len(rows_read) > 12)
-        assert max(rows_read) <= 100  # no more than a page, whatever was asked
+        assert max(rows_read) <= 100 + len(known_agents())  # a page, and one for each agent, whatever was asked
         if crowd.get("hold") != "differs":  # those are gone through once, a page at a time
             assert sum(rows_read) < MANY  # a row or so a look for each agent that the process knows
     assert len(threads) <= 3
@@ -112,7 +113,7 @@ def test_five_hundred_tasks_with_eight_places_take_eight_threads_and_all_end(sto
     places, lock, running, most, threads = 8, threading.Lock(), set[int](), [0], [0]
     before = threading.enumerate()
 
-    @agent
+    @agent(name="admission.counted")
     def counted(number: int) -> int:
         with lock:
             running.add(number)
@@ -139,7 +140,7 @@ def test_a_spawn_waits_for_no_place(store: SQLiteStore) -> None:
         arrived.release()
         go.wait(PATIENCE)
 
-    @agent
+    @agent(name="admission.blocked")
     def blocked() -> None:
         block()
 
@@ -180,7 +181,7 @@ def test_a_task_behind_any_number_of_running_ones_is_found(
     def wait_for_next(depth: int) -> int:
         return 1 + system.spawn(nested, depth - 1, id=f"depth-{depth - 1}").result(PATIENCE)
 
-    @agent
+    @agent(name="admission.nested")
     def nested(depth: int) -> int:
         return wait_for_next(depth) if depth else 0
 
@@ -192,12 +193,12 @@ def test_what_is_held_for_other_code_and_what_is_due_take_turns(store: SQLiteSto
     """A new release starts beside many held tasks that its code fits: neither kind waits for the end of the other."""
     log = TaskLog(store)
     for number in range(20):
-        log.create(f"held-{number}", "quick", [[-number], {}], {})
+        log.create(f"held-{number}", "admission.quick", [[-number], {}], {})
         appender = Appender(log, log.load(f"held-{number}"))
         appender.append(partial(_activate, "gone"))
         appender.append(lambda task, now: task.hold(1, now, "differs", "", {"message": "for a test"}))
     for number in range(1, 21):
-        log.create(f"due-{number}", "quick", [[number], {}], {})
+        log.create(f"due-{number}", "admission.quick", [[number], {}], {})
     with AgentSystem(store, max_active=1) as system:
         for number in range(1, 21):
             assert system.task(f"due-{number}").result(PATIENCE) == number
@@ -227,8 +228,8 @@ class ListeningClock(FakeClock):
 def test_a_worker_sleeps_until_a_task_is_due_that_it_could_run(path: Path, only: str | None) -> None:
     clock = ListeningClock()
     start = clock.now()
-    fill(path, 5, status="waiting", agent="unknown" if only is None else "sleeper", due=start + 100)
-    fill(path, 1, status="waiting", agent="sleeper", due=start + 500, prefix="known")
+    fill(path, 5, status="waiting", agent="unknown" if only is None else "admission.sleeper", due=start + 100)
+    fill(path, 1, status="waiting", agent="admission.sleeper", due=start + 500, prefix="known")
     with AgentSystem(f"sqlite:///{path}", clock=clock, only=only):
         wait_for(lambda: clock.now() > start)
     assert clock.heard[0] == start + 500

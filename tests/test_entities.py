@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from _thread import interrupt_main
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -345,6 +346,14 @@ def test_a_key_is_for_one_command(disk: Store, system: AgentSystem) -> None:
     assert bookings(disk, "b") == [10]
 
 
+def test_a_repeat_may_say_its_arguments_in_another_way(disk: Store, system: AgentSystem) -> None:
+    order = system.entity(Budget, "b").with_key("k")
+    assert (order.ask(Budget.spend, 10), order.ask(Budget.spend, amount=10)) == (90, 90)
+    note = system.entity(Budget, "b").with_key("n")
+    assert (note.ask(Budget.book, 5, "x"), note.ask(Budget.book, note="x", amount=5)) == (None, None)
+    assert bookings(disk, "b") == [10, 5]
+
+
 def test_two_processes_with_one_key_book_once(disk: Store) -> None:
     with AgentSystem(disk) as one, AgentSystem(disk) as other, ThreadPoolExecutor(8) as threads:
 
@@ -410,6 +419,21 @@ def test_a_command_that_has_begun_goes_on_and_its_late_answer_is_a_dead_letter(
     assert budget.with_key("k").ask(Budget.spend_at, "slow", 1) == 99
     (letter,) = [record.getMessage() for record in caplog.records]
     assert letter == "dead letter: nobody waits for spend_at of tests.budget b; its answer is 99"
+
+
+def test_who_is_interrupted_while_asking_leaves_no_answer_without_a_word(
+    system: AgentSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    budget = system.entity(Budget, "b", timeout=PATIENCE)
+    with gate("interrupt") as held, ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: held.reached.wait(PATIENCE) and interrupt_main())
+        with pytest.raises(KeyboardInterrupt):
+            budget.ask(Budget.spend_at, "interrupt", 1)
+        held.opened.set()
+        assert budget.ask(Budget.left) == 99
+    assert [record.getMessage() for record in caplog.records] == [
+        "dead letter: nobody waits for spend_at of tests.budget b; its answer is 99"
+    ]
 
 
 # ------------------------------------------------------------------ asyncio

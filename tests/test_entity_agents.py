@@ -236,9 +236,12 @@ def asks_in_vain() -> dict[str, str]:
     refuse("arguments", TypeError, lambda: budget.ask(Budget.spend))  # type: ignore[call-arg]
     place = contextvars.copy_context()
     with ThreadPoolExecutor(1) as thread:
-        for name, ask in (("thread", budget.ask), ("entity", partial(entity, Budget))):
-            args = ("b",) if name == "entity" else (Budget.spend, 1)
-            refuse(name, OutsideTaskError, lambda ask=ask, args=args: thread.submit(place.run, ask, *args).result())
+        for name, error, ask, *args in (
+            ("thread", OutsideTaskError, budget.ask, Budget.spend, 1),
+            ("told", InsideTaskError, budget.tell, Budget.spend, 1),
+            ("entity", OutsideTaskError, entity, Budget, "b"),
+        ):
+            refuse(name, error, lambda ask=ask, args=args: thread.submit(place.run, ask, *args).result())  # type: ignore[misc]
     refuse("loop", OutsideTaskError, lambda: asyncio.run(budget.ask_async(Budget.spend, 1)))
     return refused
 
@@ -257,7 +260,7 @@ async def asks_in_vain_async() -> dict[str, str]:
 
 def test_what_an_agent_may_not_do_with_an_entity_is_refused_in_words(disk: Store) -> None:
     refused = live(disk, asks_in_vain)
-    assert "ask, which is a step" in refused["tell"]
+    assert "ask, which is a step" in refused["tell"] == refused["told"]
     assert "leave out with_key" in refused["key"]
     assert "another thread" in refused["thread"]
     assert "where no task runs" in refused["entity"]

@@ -28,7 +28,7 @@ from actors import (
     EntityCrashError,
     EntityError,
     EntityStoppedError,
-    NestedAskError,
+    InsideTaskError,
     Rejected,
     StoreError,
     SystemClosedError,
@@ -41,6 +41,7 @@ from stores import Store, open_store
 from tests.budgets import CRASHES, PATIENCE, Budget, TooMuch, bookings, gate, living, rows, spent
 from tests.lives import wait_for
 from tests.scenario_kit import join_all
+from tests.shell import agent_named
 
 
 @pytest.fixture
@@ -519,7 +520,7 @@ class Nosy(Entity):
 
 
 @pytest.mark.parametrize("command", [Nosy.ask, Nosy.ask_in_event])
-@pytest.mark.parametrize("way", ["itself", "another", "tell", "async", "thread"])
+@pytest.mark.parametrize("way", ["itself", "another", "tell", "async", "thread", "spawn", "close"])
 def test_an_entity_that_asks_from_its_own_code_is_refused_and_does_not_wait(
     system: AgentSystem, command: Any, way: str
 ) -> None:
@@ -529,11 +530,13 @@ def test_an_entity_that_asks_from_its_own_code_is_refused_and_does_not_wait(
         "another": lambda: budget.ask(Budget.spend, 1),
         "tell": lambda: budget.tell(Budget.spend, 1),
         "async": lambda: asyncio.run(budget.ask_async(Budget.spend, 1)),
+        "spawn": lambda: system.spawn(agent_named("entities: spawned by one")),
+        "close": system.close,
         "thread": lambda: asyncio.run(asyncio.to_thread(budget.ask, Budget.spend, 1)),
     }[way]
-    with pytest.raises(EntityCrashError, match=r"was asked by the own code of tests\.nosy n") as crash:
+    with pytest.raises(EntityCrashError, match=r"inside the code of tests\.nosy n would happen") as crash:
         nosy.ask(command)
-    assert crash.value.fault.is_a(NestedAskError)
+    assert crash.value.fault.is_a(InsideTaskError)
     assert spent(system.log.store) == 0
 
 

@@ -83,6 +83,9 @@ BROKEN = {
     "id = 7": "Setting attribute 'id'",
     SETTER: "@event belongs above the setter",
     "def create_id(self): ...": "create_id",
+    "@staticmethod\n def create_id(): return 'x'": "it redefines create_id, which an entity has from its log",
+    "INITIAL_VERSION = 0": "it redefines INITIAL_VERSION",
+    "@property\n def version(self): return '1.2'": "it redefines version",
 }
 
 

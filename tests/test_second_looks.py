@@ -192,17 +192,17 @@ def test_at_every_moment_a_held_task_is_ahead_or_in_line_until_it_was_looked_at(
     assert lost == []
 
 
-@agent
+@agent(name="looks.quick")
 def quick(number: int) -> int:
     return number
 
 
 def test_what_another_worker_could_not_read_goes_on_here_where_it_can_be_read(store: Store) -> None:
-    TaskLog(store, now=lambda: LONG_AGO).create("t", "quick", [[7], {}], {})
+    TaskLog(store, now=lambda: LONG_AGO).create("t", "looks.quick", [[7], {}], {})
     row = store.recorder.select_entry("t")
     assert row is not None
     store.recorder.update_index(row._replace(due=4e9), expected=(row.birth, row.head))
-    earlier = hold(store, "earlier", LONG_AGO * 2, "quick", UNREADABLE)
+    earlier = hold(store, "earlier", LONG_AGO * 2, "looks.quick", UNREADABLE)
     with AgentSystem(store) as system:
         wait_for(lambda: not system.will_look_at(earlier))
         TaskLog(store).mark_unreadable(UnreadableTaskError("by other code", task_id="t", version=1))

@@ -53,7 +53,8 @@ class SupervisionTree:
         ├── task actors            one for each active task, listed in the directory
         └── entity actors          one for each entity in memory, with mailboxes that outlive them
 
-    Lease and recovery are made anew by their supervisor when they die. Guaranteed: the worker's lock is held from
+    Lease and recovery are made anew by their supervisor when they die, and the supervisor by whoever misses it. A group
+    has no actor: what its strategy says is carried out by the child that crashes, from the log (`groups.py`). Guaranteed: the worker's lock is held from
     before the first claim until after the last append.
     """
 

@@ -1,34 +1,39 @@
 """perdure: an event-sourced actor framework for agent tasks.
 
-What depends on what, each file only on those above it, and on `domain` and `stores`:
-
-    clock, threads, loop                  what time it is; daemon threads of our own; the loop of async agents
-    supervised, where                     actors whose every end is told; where an error came from
-    patience, commit                      a store that is away; the one way into a store
-    mapper, view                          rows and events; what a person is told
-    info                                  what running code is told, and which values it may store
-    entity_log, task_log, appender        what is in the logs; the one appender of a task
-    options, naming, definitions          what can be said of a step; @agent, @step
-    runtime, colours                      what a system runs things on; how sync and async code wait
-    mailbox, places                       what entities are asked; which of them have an actor
-    entity_actor, entities                who answers; which entities are in memory
-    activation, body                      one incarnation and how it closes; one entry into a body
-    raised, recorded, call                errors that arrive as themselves; what the log has of a call; one call
-    scope, context                        where in the program code stands; what running code calls
-    entity_ref                            how an entity is asked
-    branches, frameworks                  side by side; steps by name
-    groups, worker                        who begins anew with whom; what the actors of one worker share
-    tenure, outage                        the rules of the lease; growing waits for the store
-    event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
-    directory, supervisor                 who is active; what follows an end
-    lease, second_looks, recovery         beats and the frozen; what is held and looked at again; what is due
-    tree, outline                         the supervision tree in one constructor; trees to look at
-    notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
-    replay, history                       one log against today's code; a log as a file
-    ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
-    testing                               the kit for users' own tests
-    check, look, serve, pool, cli, …      the command line
+Begin with `agent`, `step` and `AgentSystem`; side by side there are `gather`, `map_steps` and `branch`. What many
+agents share is an `Entity`, reached by `entity` inside an agent and `AgentSystem.entity` elsewhere; who is supervised
+together is an `AgentSystem.group`. A task is watched, decided about and waited for by its `TaskRef`; `actors.testing`
+is the kit for your own tests. What each guarantees, and what not, stands in its docstring.
 """
+
+# What depends on what, each file only on those above it, and on `domain` and `stores`:
+#
+#     clock, threads, loop                  what time it is; daemon threads of our own; the loop of async agents
+#     supervised, where                     actors whose every end is told; where an error came from
+#     patience, commit                      a store that is away; the one way into a store
+#     mapper, view                          rows and events; what a person is told
+#     info                                  what running code is told, and which values it may store
+#     entity_log, task_log, appender        what is in the logs; the one appender of a task
+#     options, naming, definitions          what can be said of a step; @agent, @step
+#     runtime, colours                      what a system runs things on; how sync and async code wait
+#     mailbox, places                       what entities are asked; which of them have an actor
+#     entity_actor, entities                who answers; which entities are in memory
+#     activation, body                      one incarnation and how it closes; one entry into a body
+#     raised, recorded, call                errors that arrive as themselves; what the log has of a call; one call
+#     scope, context                        where in the program code stands; what running code calls
+#     entity_ref                            how an entity is asked
+#     branches, frameworks                  side by side; steps by name
+#     groups, worker                        who begins anew with whom; what the actors of one worker share
+#     tenure, outage                        the rules of the lease; growing waits for the store
+#     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
+#     directory, supervisor                 who is active; what follows an end
+#     lease, second_looks, recovery         beats and the frozen; what is held and looked at again; what is due
+#     tree, outline                         the supervision tree in one constructor; trees to look at
+#     notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
+#     replay, history                       one log against today's code; a log as a file
+#     ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
+#     testing                               the kit for users' own tests
+#     check, look, serve, pool, cli, …      the command line
 
 from __future__ import annotations
 

@@ -129,7 +129,10 @@ def _read(row: StoredEvent, entity_id: str, birth: str) -> tuple[AnyEvent, Recei
     unsealed(row, birth)
     kind: Any = event_class(row.topic)
     if kind is None:
-        raise ValueError(f"its topic {row.topic!r} is not known to this process: import the entity's class")
+        raise ValueError(
+            f"its topic {row.topic!r} is not known to this process: import the entity's class; an event that was"
+            f" renamed keeps its old name by @event(…, topic={row.topic!r})"
+        )
     known = getattr(kind, "class_version", 1)
     if class_version > known:
         raise ValueError(f"it is of version {class_version} of {row.topic}, this code knows up to {known}")

@@ -85,13 +85,18 @@ class EntityRef(Generic[E]):
         Inside an agent, between its steps, it is a step: recorded, never done twice, waited for without a limit, and a
         `Rejected` arrives as itself; in the body of a step, and anywhere else, it is a plain call.
 
-        Raises Rejected where the answer is no; EntityCrashError where the command ended in any other error, and nothing
-        of it is stored (a StepError, inside an agent); AskTimeoutError; TypeError for what is no command, or other
-        arguments than it takes; UnstorableValueError; KeyConflictError; UnreadableEntityError; EntityStoppedError;
+        Raises Rejected where the answer is no; EntityCrashError where the command ended in another error (a StepError,
+        inside an agent): nothing of it is stored, and the entity's next commands wait for a pause that grows with each
+        crash in a row, from 0.1 s to a minute; AskTimeoutError; TypeError for what is no command, or other arguments
+        than it takes; UnstorableValueError; KeyConflictError; UnreadableEntityError; EntityStoppedError;
         InsideTaskError in an entity's own code; SystemClosedError; the store's errors.
         """
         asked = called(self._cls, command, args, kwargs)
         if self._is_in_agent():
+            if (here := context()) is not None and here.colour.awaits:
+                raise BlockingCallError(
+                    f"ask() would block the event loop of async agents: await ask_async({asked[0]}, …)"
+                )
             step: Step[Any, Any] = Step(self._step_body, (f"{self._topic}.{asked[0]}",), _options())
             return cast("R", step(self.id, *asked))
         if asyncio_task() is not None:
@@ -105,6 +110,8 @@ class EntityRef(Generic[E]):
         """
         asked = called(self._cls, command, args, kwargs)
         if self._is_in_agent():
+            if (here := context()) is not None and not here.colour.awaits:
+                raise OutsideTaskError(f"ask_async() was awaited in sync code of a task: call ask({asked[0]}, …)")
             step: AsyncStep[Any, Any] = AsyncStep(self._async_step_body, (f"{self._topic}.{asked[0]}",), _options())
             return cast("R", await step(self.id, *asked))
         return cast("R", await self._answer(AWAITING, self._sent(*asked, key=self._key)))
@@ -197,8 +204,8 @@ def entity(cls: type[E], id: str, /) -> EntityRef[E]:
     return EntityRef(activation.runtime.entities, cls, checked_entity_id(id), timeout=ASK_TIMEOUT)
 
 
-def checked_entity_id(id: object) -> str:
-    """Give the id back. Raises ValueError for one that no entity may have."""
+def checked_entity_id(id: object, what: str = "an entity's id") -> str:
+    """Give the id back. Raises ValueError for one that no entity, or `what` it is for, may have."""
     if not isinstance(id, str) or not 0 < len(id) <= 200 or not id.isprintable():
-        raise ValueError(f"an entity's id has 1 to 200 printable characters, not {id!r:.250}")
+        raise ValueError(f"{what} has 1 to 200 printable characters, not {id!r:.250}")
     return id

@@ -250,7 +250,7 @@ def _work(follower: Follower, store: Store, signals: Signals) -> None:
         follower.meet(system._tree.worker.id if system._tree is not None else "", others)
         _follow(follower, hint, signals)
         if signals.received is not None and follower.task.status == "running":
-            say("stopping", f"a running step has {GRACE:g} s to end; a second signal leaves at once")
+            say("stopping", f"a running step has {GRACE:g} s to end; a second signal leaves at once, as a crash does")
 
 
 def _follow(follower: Follower, hint: threading.Event, signals: Signals) -> None:

@@ -11,7 +11,7 @@ from actors.groups import Child, Group, Strategy, load_group
 from actors.mailbox import Restart
 from actors.spawning import Spawner, SpawningHome
 from domain.entity import Entity, topic_of
-from domain.errors import GroupConflictError, Rejected
+from domain.errors import GroupConflictError, Rejected, TaskConflictError
 
 E = TypeVar("E", bound=Entity)
 
@@ -66,7 +66,8 @@ class TaskGroup(Spawner):
         "transient": it is started again after a crash, with a growing pause, and by the next command; "temporary": not
         after a crash: commands that wait for it are refused with EntityStoppedError, and the next begins anew.
 
-        Raises what `AgentSystem.entity` does, ValueError for what is no `restart`, GroupConflictError.
+        Said again, here or in another group, the last word counts. Raises what `AgentSystem.entity` does, ValueError
+        for what is no `restart`, GroupConflictError where this group has another strategy.
         """
         refuse_inside_agent("a group", "add to it in a step, or outside")
         refuse_on_loop("entity()", "await entity_async(…)")
@@ -102,8 +103,21 @@ class TaskGroup(Spawner):
         return self._system
 
     def _group_of(self, task_id: str) -> str:
+        self._refuse_others(task_id)
         self._open().ask(Group.add, task_id)
         return self.name
+
+    def _refuse_others(self, task_id: str) -> None:
+        """Refuse a task that is there and not of this group, before it is added."""
+        log = self._system.log
+        task = log.load(task_id, log.patience) if log.recorder.select_entry(task_id) is not None else None
+        if task is not None and task.group != self.name:
+            where = f"is in group {task.group}" if task.group else "is in no group"
+            raise TaskConflictError(
+                f"task {task_id} exists already and {where}: it cannot be spawned into group {self.name}. Nothing was"
+                " changed; choose another id",
+                task_id=task_id,
+            )
 
     def _open(self) -> EntityRef[Group]:
         _ = self._system.log

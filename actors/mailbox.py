@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -161,6 +162,9 @@ class Mailbox:
     @property
     def doing(self) -> str:
         """What its actor does, in words."""
+        rest = self.rests_until - time.monotonic()
+        if rest > 0:
+            return f"{len(self.queue)} waiting, begins again in {rest:.1f} s"
         return f"{len(self.queue)} waiting" if self.queue else "busy" if self.serving else "idle"
 
     def __str__(self) -> str:

@@ -69,7 +69,7 @@ def outline_of_process(tree: SupervisionTree | None, entities: Entities) -> Tree
             grouped[task.group if task is not None else ""].append(TreeNode("task", task_id, detail.rstrip()))
     for box, doing in entities.alive():
         if box.cls is not Group:
-            crashes = f", {box.crashes} crashes in a row" if box.crashes else ""
+            crashes = f", {box.crashes} crash{'es' if box.crashes > 1 else ''} in a row" if box.crashes else ""
             detail = f"{box.restart}, {doing}{crashes}"
             grouped[box.group].append(TreeNode("entity", str(box), detail))
     alone = grouped.pop("", [])

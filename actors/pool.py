@@ -99,7 +99,7 @@ class Pool:
         """Tell all to leave, and wait until they have; what does not is killed."""
         left = self._alive()
         if left and self._signals.received is not None:
-            say("stopping", f"worker processes: {len(left)}; a second signal leaves at once")
+            say("stopping", f"worker processes: {len(left)}; a second signal leaves at once, as a crash does")
         for process in left:
             process.send(signal.SIGTERM)
         until = time.monotonic() + self._grace + PATIENCE

@@ -67,5 +67,5 @@ def _say_stopping(tree: SupervisionTree, grace: float, who: str, *, alone: bool)
     tasks, steps = len(tree.directory.hosted()), tree.running()
     if tasks:
         what = f"running step{'s' if steps != 1 else ''}" if steps else f"task{'s' if tasks != 1 else ''} between steps"
-        second = "; a second signal leaves at once" if alone else ""
+        second = "; a second signal leaves at once, as a crash does" if alone else ""
         say("stopping", f"{who}up to {grace:g} s for {steps or tasks:,} {what}{second}")

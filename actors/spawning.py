@@ -87,7 +87,10 @@ class Spawner(ABC):
         home = self._home
         log = home.log
         definition, args, kwargs = _unwrap(agent, args)
-        bound = definition.signature.bind(*args, **kwargs)
+        try:
+            bound = definition.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"agent {definition.name}{definition.signature}: {error}") from None
         arguments = checked([list(bound.args), dict(bound.kwargs)], home.runtime.value_limit)
         task_id = _checked_id(id) if id is not None else f"{definition.name}-{secrets.token_hex(4)}"
         labels = _checked_tags(tags or {})

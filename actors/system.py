@@ -319,7 +319,7 @@ class AgentSystem(Spawner):
         The group is in the log; a group of that name is the same from every process. Raises ValueError for a name that
         is not 1 to 200 printable characters, and for what is no strategy.
         """
-        return TaskGroup(self, checked_entity_id(name), checked_strategy(strategy))
+        return TaskGroup(self, checked_entity_id(name, "a group's name"), checked_strategy(strategy))
 
     def tree(self) -> TreeNode:
         """Give the supervision tree of this process, as it is now; as a text it is drawn. Nothing is read from the log.

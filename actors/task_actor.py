@@ -115,7 +115,7 @@ class TaskActor(EventSourcedActor):
         worker = self.worker
         if worker.stopping.is_set() or not worker.tenure.holds() or not worker.owns_or_may_take(task.worker):
             return []
-        if task.due is not None and now < task.due:  # another was faster, and has given it back to wait
+        if task.due is not None and now < task.line:  # another was faster, and has given it back to wait
             return []
         token, limit = secrets.token_hex(4), self.worker.strikes
         return task.activate(now, worker=self.worker.id, token=token, limit=limit, release=release)

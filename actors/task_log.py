@@ -154,7 +154,7 @@ class TaskLog(Application[str]):
         if task.birth == created.birth or (same and group in ("", task.group)):
             return task
         what = "other input" if task.agent in names else f"agent {task.agent}"
-        what = f"not in group {group}" if same else what
+        what = f"group {task.group or 'none'}" if same else what
         raise TaskConflictError(
             f"task {task.id} exists already, with {what}: it was spawned as {call_text(task.agent, task.input)}, asked"
             f" for is {call_text(created.agent, created.input)}. Nothing was changed; choose another id",
@@ -256,7 +256,7 @@ class TaskLog(Application[str]):
 
 
 def index_row(task: AgentTask) -> IndexRow:
-    """Give the index row that follows from a task's log."""
+    """Give the index row that follows from a task's log; due is what stands in line, and since when."""
     return IndexRow(
         task.id,
         task.birth,
@@ -266,7 +266,7 @@ def index_row(task: AgentTask) -> IndexRow:
         task.agent,
         task.created,
         task.updated,
-        task.due,
+        None if task.due is None else task.line,
         task.worker,
         task.suspicion,
         task.held.reason if task.held is not None else None,

@@ -54,8 +54,9 @@ class SupervisionTree:
         └── entity actors          one for each entity in memory, with mailboxes that outlive them
 
     Lease and recovery are made anew by their supervisor when they die, and the supervisor by whoever misses it. A group
-    has no actor: what its strategy says is carried out by the child that crashes, from the log (`groups.py`). Guaranteed: the worker's lock is held from
-    before the first claim until after the last append.
+    has no actor: what its strategy says is carried out by the child that crashes, from the log (`groups.py`).
+
+    Guaranteed: the worker's lock is held from before the first claim until after the last append.
     """
 
     def __init__(

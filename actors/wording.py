@@ -181,7 +181,7 @@ def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:
     if row.status == "waiting" and row.due is not None:
         note = f"{note} {until(row.due, now)}"
     if row.status in ("queued", "waiting") and not has_worker(row, workers):
-        return joined(note, "no live worker knows this agent")
+        return joined(note, "no live worker knows this agent" if workers else "no worker runs")
     if row.status == "queued" and row.due is not None and row.due > now:
         return joined(note, f"restarts in {span(row.due - now)}")
     return note

@@ -68,7 +68,8 @@ class EntityType(MetaAggregate["Entity"]):
         try:
             made = super().__new__(mcs, name, bases, namespace, **options)
         except (AssertionError, AttributeError, ProgrammingError, TypeError, ValueError) as error:
-            raise DefinitionError(f"entity {name}: {error}") from error
+            hint = ": each entity needs a TOPIC of its own" if "already registered" in str(error) else ""
+            raise DefinitionError(f"entity {name}: {error}{hint}") from error
         if "TOPIC" in namespace:
             _register(cast("type[Entity]", made))
         return made

@@ -52,6 +52,7 @@ def _step_failed(task: AgentTask, event: StepFailed) -> None:
 
 def _restarted(task: AgentTask, event: Restarted) -> None:
     task.strikes, task.worker, task.due = event.strikes, None, event.due
+    task.line = event.due
 
 
 def _restart_asked(task: AgentTask, event: RestartAsked) -> None:
@@ -61,6 +62,7 @@ def _restart_asked(task: AgentTask, event: RestartAsked) -> None:
 def _passivated(task: AgentTask, event: Passivated) -> None:
     task.worker, task.waits = None, event.due is not None
     task.due = event.timestamp if event.due is None else event.due
+    task.line = task.line if event.due is None else event.due
 
 
 def _held(task: AgentTask, event: Held) -> None:
@@ -69,6 +71,7 @@ def _held(task: AgentTask, event: Held) -> None:
 
 def _released(task: AgentTask, event: Released) -> None:
     task.held, task.strikes, task.deaths, task.due = None, 0, 0, event.timestamp
+    task.line = event.timestamp
 
 
 def _ended(task: AgentTask, event: Completed | Failed) -> None:

@@ -61,6 +61,7 @@ def idempotency_key(birth: str, path: str, generation: int = 0) -> str:
 class AgentTask:
     """One run of an agent. Made by `fold`, never by hand; every attribute follows from the events folded so far.
 
+    `line` is since when it stands in line for a worker: who was begun and is stopped, or whose worker dies, keeps it.
     `steps` has the record of each step by its path; `scopes` the highest number of each scope, `keyed` the scope of
     each branch that has a key, and `places` the first path of a name with its arguments.
     """
@@ -76,6 +77,7 @@ class AgentTask:
         self.group = str(created.options.get("group", ""))
         self.created = self.updated = created.timestamp
         self.due: float | None = created.timestamp
+        self.line = created.timestamp
         self.activation = 0
         self.worker: str | None = None
         self.strikes = 0

@@ -42,7 +42,7 @@ def test_list_says_of_each_task_where_it_is_or_why_it_does_not_go_on(shell: Shel
     ]
     assert "ConnectionError: step 1 refuse: [red]no" in rows[1]
     assert r'in doubt: step 1 pay "pay 20 to [bold]acme\x1b[31m"' in listed.stdout
-    assert "no live worker knows this agent" in rows[-1]
+    assert "no worker runs" in rows[-1]
     assert words_of(shell("list", "--status", "failed").stdout) == ["id", "bad"]
     assert words_of(shell("list", "--agent", "nobody's").stdout) == ["id", "i" * 200]
     assert shell("list", "--agent", "x").stdout == ""
@@ -101,7 +101,7 @@ def test_show_and_list_tell_of_a_wait_for_another_attempt(shell: Shell) -> None:
     leave_waiting(shell)
     listed = shell("list", "--status", "waiting").stdout
     assert re.search(
-        r"^t  +waiting  \d+ m?s +trip +tries step 2 travel again in \d+ s; no live worker", listed, re.MULTILINE
+        r"^t  +waiting  \d+ m?s +trip +tries step 2 travel again in \d+ s; no worker runs", listed, re.MULTILINE
     )
     assert shell("list", "--status", "queued").stdout == ""
     status, *rows = shell("show", "t").stdout.splitlines()

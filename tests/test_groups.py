@@ -183,7 +183,7 @@ def test_who_waits_or_has_ended_or_is_no_member_is_left_alone(store: Store, stag
     with AgentSystem(store) as system:
         with system.group("crew", strategy="one_for_all") as crew:
             crew.spawn(steady, "done", id="done").result(SOON)
-            with pytest.raises(TaskConflictError, match="not in group crew"):
+            with pytest.raises(TaskConflictError, match="in no group: it cannot be spawned into group crew"):
                 crew.spawn(steady, "stranger", id="stranger")
             assert stage.entered["stranger"].wait(SOON)
             assert crew.spawn(buggy, "b", id="b").result(SOON) == "b"

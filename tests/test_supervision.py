@@ -913,3 +913,35 @@ def test_a_task_that_the_store_says_is_ours_and_that_nobody_hosts_is_started_aga
         assert [type(event) for event in task.events()].count(Activated) == 2
     assert lost
     assert runs == [1]
+
+
+def test_who_was_begun_keeps_its_place_in_line_before_those_who_came_later(store: Store) -> None:
+    """After a stop, and after a death: a deploy does not send what is half done behind all that waits."""
+    order: list[str] = []
+
+    @step
+    def first(_name: str) -> None:
+        return
+
+    @step
+    def last(name: str) -> None:
+        order.append(name)
+
+    def work(name: str) -> None:
+        first(name)
+        last(name)
+
+    named = new_agent(work)
+    with AgentSystem(store, run=False) as client:
+        for name in ("stopped", "lost", "later", "latest"):
+            client.spawn(named, name, id=name)
+    log = TaskLog(store)
+    for name in ("lost", "stopped"):
+        appender = Appender(log, log.load(name))
+        appender.append(partial(_activate, f"worker-of-{name}"))
+        if name == "stopped":
+            appender.append(lambda task, now: task.passivate(1, now, []))
+    with AgentSystem(store, max_active=1) as system:
+        for name in ("stopped", "lost", "later", "latest"):
+            system.task(name).result(timeout=SOON)
+    assert order == ["stopped", "lost", "later", "latest"]

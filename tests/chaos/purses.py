@@ -99,7 +99,7 @@ def what_is_asked_is_booked_once(evidence: Evidence) -> Iterator[tuple[str, str]
             booked.setdefault(booking.key, []).append(booking)
     for task, path, history, _ in evidence.steps():
         outcome = history.outcome(path)
-        if outcome is None or outcome[1].name != ASK or history.created is None:
+        if outcome is None or getattr(outcome[1], "name", "") != ASK or history.created is None:
             continue
         mine = booked.pop(idempotency_key(history.created.birth, path), [])
         if isinstance(outcome[1], StepFailed) and mine:

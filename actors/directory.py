@@ -13,6 +13,12 @@ from actors.task_log import TaskLog
 from domain.errors import OwnershipLost
 from domain.retry import LONGEST_DELAY, restart_delay
 
+FIRST_QUIET, BUSY_SHARE = 1.0, 4.0
+"""Seconds for which nobody is let in at first, so that a suspect can be alone; how much longer the others go on then.
+
+Each time it is twice as long: a suspect comes to its turn, whatever lasts, and the worker is at work for most of it.
+"""
+
 
 class Directory:
     """The live task actors of one worker, at most `limit` at once; a suspect is alone until its first new outcome.
@@ -25,6 +31,7 @@ class Directory:
         self._lent: Counter[str] = Counter()
         self._suspects: set[str] = set()
         self._another_suspect = False
+        self._window = self._quiet_until = 0.0
         self._ways: dict[str, threading.Event] = {}
         self._actors: dict[str, TaskActor | None] = {}
         self._falls: dict[str, tuple[int, float]] = {}
@@ -35,18 +42,32 @@ class Directory:
         """Take a place for a task, if there is one. `way` is set when it is to make way for a suspect.
 
         For a suspect that cannot be alone yet those who run make way, but for another suspect: that one does so
-        after its first outcome.
+        after its first outcome. Nobody else is let in meanwhile, for a while; where a long body outlasts that, the
+        others go on for some time, and then it is longer.
         """
         with self._changed:
             if task_id in self._actors or self.free() <= 0 or (alone and len(self._actors) > self._lenders()):
                 if alone:
-                    self._make_way()
+                    self._keep_quiet()
                 return False
             self._actors[task_id], self._ways[task_id] = None, way
             if alone:
                 self._suspects.add(task_id)
-                self._another_suspect = False
+                self._another_suspect, self._window = False, 0.0
             return True
+
+    def _keep_quiet(self) -> None:
+        """Let who runs make way, and nobody in, unless that was tried a moment ago."""
+        now = time.monotonic()
+        if not self._window or now >= self._quiet_until + BUSY_SHARE * self._window:
+            self._window = self._window * 2 or FIRST_QUIET
+            self._quiet_until = now + self._window
+            self._make_way()
+
+    def is_quiet(self) -> bool:
+        """Tell whether nobody but a suspect is let in."""
+        with self._changed:
+            return self._window > 0 and time.monotonic() < self._quiet_until
 
     def _make_way(self) -> None:
         self._another_suspect = True

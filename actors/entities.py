@@ -98,6 +98,15 @@ class Entities:
             admitted = self._places.admitted()
         self._launch(admitted)
 
+    def revive(self) -> None:
+        """Start the permanent entities that have no actor: one may have ended for want of a thread."""
+        with self._lock:
+            for box in self._boxes.values():
+                if box.restart == "permanent" and not self._closed.is_set():
+                    self._places.want(box)
+            admitted = self._places.admitted()
+        self._launch(admitted)
+
     def start_again(self, cls: type[Entity], entity_id: str) -> None:
         """Let an entity that is live begin anew after the command that it is at: it reads its state from its log."""
         with self._lock:
@@ -232,8 +241,11 @@ class Entities:
         elif error is not None and not isinstance(error, SimulatedCrash):
             logger.error("%s stopped: %s; its next command starts it again", box, Fault.of(error))
 
-    def close(self, timeout: float) -> None:
-        """Take no more commands, refuse those that wait, and give the running ones `timeout` seconds."""
+    def close(self, timeout: float, *, last: bool = True) -> None:
+        """Take no more commands, refuse those that wait, and give the running ones `timeout` seconds.
+
+        What runs then is cut off, unless there is a `last` call to come.
+        """
         with self._lock:
             self._closed.set()
             self._places.close()
@@ -246,10 +258,11 @@ class Entities:
         for box, queue in waiting:
             box.refuse(queue, None)
         with self._lock:
-            self._gone.wait_for(lambda: not self._boxes, timeout)
-            for box in self._boxes.values():
-                box.cut_off()
-            self._boxes.clear()
+            gone = self._gone.wait_for(lambda: not self._boxes, timeout)
+            if last and not gone:
+                for box in self._boxes.values():
+                    box.cut_off()
+                self._boxes.clear()
 
     # ------------------------------------------------------------------ looking
 

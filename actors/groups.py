@@ -22,7 +22,7 @@ from actors.task_log import TaskLog
 from domain.entity import Entity, find_entity, known_topics
 from domain.entity_state import EntityState
 from domain.errors import PerdureError, Rejected
-from stores import IndexRow
+from stores import IndexRow, StoreError, StoreUnavailableError
 
 logger = logging.getLogger("perdure")
 
@@ -109,12 +109,12 @@ class Siblings:
         """Let the siblings of a child that has crashed begin anew; tasks do so at their next step, wherever they are.
 
         Entities of this process do so after the command that they are at. `cause` is unique to the crash: told twice, a
-        task begins anew once. What cannot be read is passed over, with a warning. Raises the store's errors when
-        patience is out.
+        task begins anew once. What cannot be read, or reached when patience is out, is passed over with a warning: the
+        crash itself is never lost for it.
         """
         try:
             children = load_group(self._log, group, self._patience).siblings(id, topic)
-        except PerdureError as error:
+        except (PerdureError, StoreError) as error:
             logger.warning("group %s: the siblings of %s are not restarted: %s", group, id, error)
             return
         for child in children:
@@ -129,14 +129,23 @@ class Siblings:
             self._entities.start_again(cls, child.id)
 
     def _restart_task(self, group: str, child: Child, by: str, cause: str) -> None:
-        row = self._log.recorder.select_entry(child.id)
-        if row is None or row.status != "running":
-            return
         try:
+            if not self._is_running(child):
+                return
             appender = Appender(self._log, self._log.load(child.id, self._patience), self._patience)
             appender.append(lambda task, now: task.ask_to_restart(now, group, cause=cause, by=by))
-        except PerdureError as error:
+        except (PerdureError, StoreError) as error:
             logger.warning("task %s is not restarted with its group: %s", child.id, error)
+
+    def _is_running(self, child: Child) -> bool:
+        away = self._patience.waiter()
+        while True:
+            try:
+                row = self._log.recorder.select_entry(child.id)
+            except StoreUnavailableError as error:
+                away(error)
+            else:
+                return row is not None and row.status == "running"
 
 
 class PermanentEntities:
@@ -160,6 +169,7 @@ class PermanentEntities:
                 self._keep(name)
                 self._seen[name] = row.head
         self._known = known
+        self._entities.revive()
 
     def _keep(self, name: str) -> None:
         try:

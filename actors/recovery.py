@@ -105,10 +105,12 @@ class Recovery(SupervisedActor):
             return started
         passed_over, live = {*hosted, *self._directory.resting()}, self._log.store.workers.live()
         for row in self._due(live):
-            if row.id not in passed_over and not self._leaves_to_others(row, live):
-                if not self._start(row):
-                    break
+            if row.id in passed_over or self._leaves_to_others(row, live):
+                continue
+            if self._start(row):
                 started += 1
+            elif not self._is_suspect(row) or self._directory.is_quiet():
+                break
         return started
 
     def _due(self, live: Collection[str]) -> Iterator[IndexRow]:
@@ -134,7 +136,7 @@ class Recovery(SupervisedActor):
     def _start(self, row: IndexRow) -> bool:
         """Give a row an actor, if there is a place.
 
-        A suspect waits until the rest has made way, and nothing new starts meanwhile.
+        A suspect waits until the rest has made way, and nothing new starts for a while.
         """
         worker, way = self._worker, threading.Event()
         if not self._directory.admit(row.id, way, alone=self._is_suspect(row)):

@@ -14,7 +14,7 @@ from actors.definitions import AnyAgent, find_agent, known_agents
 from actors.entities import Entities
 from actors.entity_ref import ASK_TIMEOUT, EntityRef, checked_entity_id
 from actors.group_ref import TaskGroup
-from actors.groups import Strategy, checked_strategy
+from actors.groups import Siblings, Strategy, checked_strategy
 from actors.info import VALUE_LIMIT
 from actors.outline import TreeNode, outline_of_process
 from actors.ref import TaskRef
@@ -134,7 +134,8 @@ class AgentSystem(Spawner):
                 self.close()
                 raise
         else:
-            self._runtime.entities = Entities(store, self._runtime)
+            entities = self._runtime.entities = Entities(store, self._runtime)
+            entities.siblings = Siblings(log, entities, log.patience).begin_anew
         return self
 
     def __exit__(self, *_: object) -> None:

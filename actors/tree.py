@@ -179,7 +179,7 @@ class SupervisionTree:
                 if not self.directory.wait_empty(grace - min(grace, QUIET)):
                     self._give_up(grace)
             self.recovery.actor_stopped.wait(LAST_WORD)
-            worker.runtime.entities.close(max(0.0, until - time.monotonic()))
+            worker.runtime.entities.close(max(0.0, until - time.monotonic()), last=False)
         except BaseException:  # whatever hurries a stop: what runs is marked, or it would count as a death
             self._give_up(0.0)
             raise

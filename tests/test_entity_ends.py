@@ -33,7 +33,9 @@ from actors import (
     StoreError,
     SystemClosedError,
     UnreadableEntityError,
+    agent,
     event,
+    step,
 )
 from actors.entities import Entities
 from actors.mailbox import Command, Envelope
@@ -596,3 +598,31 @@ def test_in_a_storm_of_crashes_and_ends_every_ask_has_its_answer(
                 future.result()
         for name, times in booked.items():
             assert len(rows(store, name, Brief)) - (times > 0) == times
+
+
+def test_a_command_gets_the_last_moment_also_where_bodies_have_used_up_the_grace(disk: Store) -> None:
+    entered, never = threading.Event(), threading.Event()
+
+    @step
+    def hangs() -> None:
+        entered.set()
+        never.wait(PATIENCE)
+
+    @agent(name=f"hangs-{id(entered)}")
+    def hanging() -> None:
+        hangs()
+
+    with gate("crash") as held, ThreadPoolExecutor(2) as threads:
+        system = AgentSystem(disk, grace=0.05)
+        with system:
+            system.spawn(hanging, id="t")
+            assert entered.wait(PATIENCE)
+            ask = threads.submit(system.entity(Budget, "b").ask, Budget.spend_at, "crash", 10)
+            assert held.reached.wait(PATIENCE)
+            closing = threads.submit(system.close)
+            wait_for(lambda: bool(system._tree and system._tree.worker.over.is_set()))
+            held.opened.set()
+            assert ask.result(PATIENCE) == 90
+            closing.result(PATIENCE)
+        never.set()
+    assert bookings(disk, "b") == [10]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -23,8 +24,9 @@ from actors import (
     event,
     step,
 )
+from actors.groups import Siblings
 from domain.events import Activated, Held, Passivated, RestartAsked, Restarted
-from stores import Store, open_store
+from stores import Store, StoreUnavailableError, open_store
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
 from tests.lives import wait_for
 
@@ -331,3 +333,66 @@ def test_the_crash_of_an_entity_lets_tasks_and_entities_of_its_group_begin_anew(
         assert task.result(SOON) == "a"
         assert good.ask(Counter.add) == 2
         assert [event.by for event in task.events() if isinstance(event, RestartAsked)] == ["groups.counter bad"]
+
+
+def test_a_store_that_stumbles_while_siblings_are_told_loses_neither_the_crash_nor_a_sibling(
+    store: Store, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, failed = Siblings._is_running, list[str]()
+
+    def stumbles(self: Siblings, child: Any) -> bool:
+        select, me = self._log.recorder.select_entry, threading.get_ident()
+
+        def once(task_id: str) -> Any:
+            if threading.get_ident() == me and task_id not in failed:
+                failed.append(task_id)
+                raise StoreUnavailableError("away", url="", reason="for a moment")
+            return select(task_id)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(self._log.recorder, "select_entry", once)
+            return told(self, child)
+
+    monkeypatch.setattr(Siblings, "_is_running", stumbles)
+    with AgentSystem(store) as system:
+        run_crew(system, stage, "one_for_all")
+        assert sum(isinstance(event, Restarted) for event in system.task("b").events()) == 1
+        for name in "ac":
+            assert sum(isinstance(event, RestartAsked) for event in system.task(name).events()) == 1
+    assert sorted(failed) == ["a", "c"]
+
+
+def test_a_permanent_entity_that_found_no_thread_is_started_when_there_is_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def no_thread(self: threading.Thread) -> None:
+        if self.name.startswith("EntityActor") and len(refused) < 2:
+            refused.append(self.name)
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with AgentSystem(store) as system:
+        with system.group("crew") as crew:
+            monkeypatch.setattr(threading.Thread, "start", no_thread)
+            with contextlib.suppress(EntityStoppedError):
+                crew.entity(Counter, "n", restart="permanent")
+            wait_for(lambda: len(refused) == 2)
+            crew.entity(Counter, "n", restart="permanent")
+        wait_for(lambda: alive(system) == ["groups.counter n"])
+
+
+def test_a_crash_in_a_client_is_told_to_the_siblings_too(store: Store, stage: Stage) -> None:
+    with AgentSystem(store) as system:
+        with system.group("crew", strategy="one_for_all") as crew:
+            task = crew.spawn(steady, "a", id="a")
+        assert stage.entered["a"].wait(SOON)
+        with AgentSystem(store, run=False) as client:
+            with client.group("crew", strategy="one_for_all") as there:
+                counter = there.entity(Counter, "n")
+            with pytest.raises(EntityCrashError):
+                counter.ask(Counter.crash)
+            wait_for(lambda: any(isinstance(event, RestartAsked) for event in task.events()))
+        stage.go_on["a"].set()
+        assert task.result(SOON) == "a"

@@ -945,3 +945,39 @@ def test_who_was_begun_keeps_its_place_in_line_before_those_who_came_later(store
         for name in ("stopped", "lost", "later", "latest"):
             system.task(name).result(timeout=SOON)
     assert order == ["stopped", "lost", "later", "latest"]
+
+
+def test_a_suspect_that_waits_for_a_long_body_does_not_stop_the_worker(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.directory.FIRST_QUIET", 0.1)
+    entered, go_on = threading.Event(), threading.Event()
+
+    @step
+    def long() -> None:
+        entered.set()
+        assert go_on.wait(SOON)
+
+    def slow() -> str:
+        long()
+        return "slow"
+
+    def quick() -> str:
+        return "quick"
+
+    slow_agent, quick_agent = new_agent(slow), new_agent(quick)
+    with AgentSystem(store) as system:
+        task = system.spawn(slow_agent)
+        assert entered.wait(SOON)
+        with AgentSystem(store, run=False) as client:
+            client.spawn(quick_agent, id="suspect")
+        lose(store, "suspect", 2)
+        system.wake()
+        wait_for(lambda: bool(system._tree and system._tree.directory.is_quiet()))
+        for number in range(3):
+            assert system.spawn(quick_agent, id=f"other-{number}").result(timeout=SOON) == "quick"
+        assert system.task("suspect").status() == "running"  # as its dead worker has left it
+        assert len(topics(system.task("suspect"))) == 3
+        go_on.set()
+        assert system.task("suspect").result(timeout=SOON) == "quick"
+        assert task.result(timeout=SOON) == "slow"

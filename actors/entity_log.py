@@ -20,7 +20,7 @@ from actors.commit import commit
 from actors.info import VALUE_LIMIT, checked
 from actors.mapper import ENTITY, HEAD, SEPARATOR, TOKEN_SIZE, sealed, token_of, unsealed
 from actors.patience import Patience
-from domain.entity import BASE, Entity, event_class, topic_of
+from domain.entity import BASE, STORED, Entity, event_class, topic_of
 from domain.entity_state import AnyEvent, EntityState, Receipt
 from domain.errors import UnreadableEntityError
 from domain.faults import Fault
@@ -94,7 +94,9 @@ class EntityLog:
 
     def _row(self, event: AnyEvent, stream: str, birth: str, token: bytes, receipt: Receipt | None) -> StoredEvent:
         kind, version = type(event), event.originator_version
-        fields = checked({name: value for name, value in vars(event).items() if name not in BASE}, self._value_limit)
+        stored = vars(event).get(STORED, {})
+        now = {name: value for name, value in vars(event).items() if name not in BASE and name != STORED}
+        fields = checked(now, self._value_limit) | stored
         at, class_version = event.timestamp.timestamp(), getattr(kind, "class_version", 1)
         payload = [FORMAT, class_version, at, fields, receipt and [*receipt]]
         if version == 1:

@@ -61,6 +61,7 @@ class EntityRef(Generic[E]):
         self._cls = cls
         self._timeout = timeout
         self._key = key
+        self._of_an_agent = False
         self.id = id
 
     def __repr__(self) -> str:
@@ -69,15 +70,21 @@ class EntityRef(Generic[E]):
     def with_key(self, key: str) -> EntityRef[E]:
         """Give this entity to be asked one command with a key, of 1 to 200 characters: a repeat gives the first reply.
 
-        Not inside an agent, where each ask has a key of its own.
+        A `Rejected` is no event, and is not kept: a repeat is judged anew. Not inside an agent, where each ask has a key
+        of its own.
         """
         if type(key) is not str or not 0 < len(key) <= 200:
             raise ValueError(f"a key has 1 to 200 characters, not {key!r:.250}")
-        return EntityRef(self._entities, self._cls, self.id, timeout=self._timeout, key=key)
+        return self._but(timeout=self._timeout, key=key)
 
     def with_timeout(self, timeout: float | None) -> EntityRef[E]:
         """Give this entity with other patience: seconds, or None for ever."""
-        return EntityRef(self._entities, self._cls, self.id, timeout=timeout, key=self._key)
+        return self._but(timeout=timeout, key=self._key)
+
+    def _but(self, *, timeout: float | None, key: str) -> EntityRef[E]:
+        other = EntityRef(self._entities, self._cls, self.id, timeout=timeout, key=key)
+        other._of_an_agent = self._of_an_agent
+        return other
 
     def ask(self, command: Callable[Concatenate[E, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Do a command, such as `Budget.spend`, and give its reply, once its events are in the log.
@@ -130,7 +137,14 @@ class EntityRef(Generic[E]):
 
     def _is_in_agent(self) -> bool:
         """Tell whether an ask here is a step, or would have to be and cannot, which the step says."""
-        if running_body.get() is not None or current.get() is None:
+        if running_body.get() is not None:
+            return False
+        if current.get() is None and self._of_an_agent:
+            raise OutsideTaskError(
+                f"{self!r} of an agent was asked on a thread of the agent's own, where no replay could follow: use"
+                " gather(…), or ask in a step"
+            )
+        if current.get() is None:
             return False
         if self._key and context() is not None:
             raise InsideTaskError("inside an agent each ask has a key of its own: leave out with_key(…)")
@@ -201,7 +215,9 @@ def entity(cls: type[E], id: str, /) -> EntityRef[E]:
     activation: Any = body.activation if body is not None else getattr(caller, "activation", None)
     if activation is None:
         raise OutsideTaskError("entity() was called where no task runs: ask system.entity(…)")
-    return EntityRef(activation.runtime.entities, cls, checked_entity_id(id), timeout=ASK_TIMEOUT)
+    ref = EntityRef(activation.runtime.entities, cls, checked_entity_id(id), timeout=ASK_TIMEOUT)
+    ref._of_an_agent = body is None
+    return ref
 
 
 def checked_entity_id(id: object, what: str = "an entity's id") -> str:

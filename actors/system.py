@@ -105,6 +105,7 @@ class AgentSystem(Spawner):
         self._agents: dict[str, AnyAgent] = {}
         self._closed, self._closer = False, 0
         self._closing, self._ended = threading.Lock(), threading.Event()
+        self._opening = threading.RLock()
         self._tree: SupervisionTree | None = None
 
     # ------------------------------------------------------------------ life
@@ -112,6 +113,10 @@ class AgentSystem(Spawner):
     def __enter__(self) -> Self:
         """Open the store and, for a worker, start its supervision tree. Raises the store's errors, InsideTaskError."""
         refuse_inside_agent("opening an AgentSystem", "open it in a step, or outside")
+        with self._opening:
+            return self._open()
+
+    def _open(self) -> Self:
         if self._log is not None:
             raise RuntimeError("an AgentSystem is opened once; make another")
         store = open_store(self._given) if isinstance(self._given, str) else self._given
@@ -166,6 +171,8 @@ class AgentSystem(Spawner):
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
         if self._is_not_ours():
             return
+        with self._opening:  # what another thread is just opening is closed when it is open
+            pass
         with self._closing:
             if self._tree is not None:
                 self._tree.worker.stopping.set()  # first: a body that is refused then knows why
@@ -211,6 +218,8 @@ class AgentSystem(Spawner):
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
         if self._is_not_ours():
             return
+        with self._opening:  # what another thread is just opening is closed when it is open
+            pass
         try:
             _, cancelled = await AWAITING.run(self._runtime.threads, self.close, on_cancel=self._hasten)
         except NoThreadError:  # better a loop that waits than a system that stays open

@@ -26,14 +26,17 @@ from eventsourcing.domain import (
     ProgrammingError,
 )
 
-from domain.errors import DefinitionError
+from domain.errors import DefinitionError, UnstorableValueError
 from domain.retry import MOST_SECONDS
 from domain.types import learn
+from domain.values import encode
 
 EntityT = TypeVar("EntityT", bound="Entity")
 
 BASE = ("originator_id", "originator_version", "timestamp", "originator_topic")
 """The fields that each event has of its own, and no method that makes one may take."""
+STORED = "_stored"
+"""Where an event keeps its fields as they are stored: as they were when it happened."""
 _LIBRARY = CanMutateAggregate.__module__
 _GIVEN = ("INITIAL_VERSION", "create_id", "version", "created_on", "modified_on", "pending_events", "collect_events")
 _TOPIC = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -143,11 +146,43 @@ class Entity(BaseAggregate[str], metaclass=EntityType):
     class Created(EntityCreated):
         """The entity had its first command that changed something."""
 
+    def trigger_event(self, event_class: type[CanMutateAggregate[str]], **kwargs: Any) -> None:
+        """Make an event happen, with its fields as they are now: what its body does to them is not in the log.
+
+        Raises TypeError in the body of another event; what the body raises, and then nothing of the command counts.
+        """
+        if "_in_event" in self.__dict__:
+            raise TypeError(f"the body of an event makes no other event happen: {event_class.__name__}")
+        fields = {name: value for name, value in kwargs.items() if name not in BASE}
+        self.__dict__["_in_event"] = True
+        try:
+            stored = _stored(fields)
+            super().trigger_event(event_class, **kwargs)
+            object.__setattr__(self.pending_events[-1], STORED, stored)
+        except BaseException as error:
+            self.__dict__["_failed"] = error
+            raise
+        finally:
+            del self.__dict__["_in_event"]
+
+    @property
+    def failed(self) -> BaseException | None:
+        """What the body of an event has raised, whatever the command has made of it."""
+        return self.__dict__.get("_failed")
+
     @staticmethod
     def create_id(*_: Any, **__: Any) -> str:
         """Give the id for which the decision is made; "new" for an aggregate that is made by hand."""
         decision = deciding.get()
         return "new" if decision is None else decision.entity_id
+
+
+def _stored(fields: dict[str, Any]) -> dict[str, Any]:
+    """Give fields as they are stored; none where one cannot be: that is refused, and named, when it is to be."""
+    try:
+        return {name: encode(value) for name, value in fields.items()}
+    except UnstorableValueError:
+        return {}
 
 
 _entities: dict[str, type[Entity]] = {}

@@ -64,6 +64,8 @@ class EntityState:
         try:
             entity = self._take_draft()
             reply = getattr(entity, command)(*args, **kwargs)
+            if entity.failed is not None:
+                raise entity.failed
             events = list(entity.collect_events())
         finally:
             deciding.reset(token)

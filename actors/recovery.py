@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Self
 
 from actors.activation import Hints
@@ -25,7 +25,7 @@ from actors.worker import Worker
 from domain.errors import PerdureError
 from domain.retry import is_suspect
 from domain.task import UNREADABLE
-from stores import IndexRow, StoreError
+from stores import IndexRow, StoreError, StoreUnavailableError
 from stores.task_index import START, place
 
 logger = logging.getLogger("perdure")
@@ -86,8 +86,8 @@ class Recovery(SupervisedActor):
         None where this worker may claim nothing.
         """
         claims = self._worker.tenure.holds()
-        more = self._looks.read_on()
         hosted = self._directory.hosted()
+        more = self._looks.read_on(hosted)
         self._look_after()
         if not claims:
             return None
@@ -175,18 +175,36 @@ class Recovery(SupervisedActor):
             yield
 
     def _look_again(self, hosted: Collection[str]) -> int:
-        """Take the second looks for which there is a place; returns how many actors were started."""
+        """Take the second looks for which there is a place; returns how many actors were started, or rows mended.
+
+        What cannot be looked at now goes to the end of the line, once a round: a task that was taken from us and has
+        its actor here still, and one for which the store is away.
+        """
         started = 0
-        while (row := self._looks.first()) is not None and self._directory.free() > 0:
-            if row.hold == UNREADABLE:
-                with suppress(PerdureError, StoreError):
-                    started += self._log.mended(row, by_a_person=False)
-            elif row.id not in hosted and not self._start(row):
+        for _ in range(len(self._looks)):
+            row = self._looks.first()
+            if row is None or self._directory.free() <= 0:
                 break
+            looked: bool | None = None
+            if row.hold == UNREADABLE:
+                looked = self._mended(row)
+            elif row.id not in hosted and not (looked := self._start(row)):
+                break
+            if looked is None:
+                self._looks.put_off()
             else:
-                started += 1
-            self._looks.pop()
+                self._looks.pop()
+                started += looked
         return started
+
+    def _mended(self, row: IndexRow) -> bool | None:
+        """Look at an unreadable task; tells whether it goes on, or None where the store was away."""
+        try:
+            return self._log.mended(row, by_a_person=False)
+        except StoreUnavailableError:
+            return None
+        except (PerdureError, StoreError):
+            return False
 
     def _look_after(self) -> None:
         """See that others find our lock, and that our tasks are still ours."""

@@ -187,7 +187,8 @@ class TaskRef(Generic[R]):
             system.task("report-7").on_end(lambda notice: print(notice.status, notice.reason))
 
         With "held" or "restarted" in `also` it is called as well each time that this happens from now on, and for a
-        hold that stands now; in the order of the log.
+        hold that stands now; in the order of the log. "restarted" is told after a crash of the task's own, not when it
+        begins anew with its group.
 
         Guaranteed: each notice is told once to each watch, as long as this system is open; while the store is away it
         waits. What the log has when `close` is called, or gets while tasks end in its grace, is told before `close`
@@ -199,8 +200,8 @@ class TaskRef(Generic[R]):
         What a callback raises is logged, and changes nothing. It may use the system, `close` it too.
 
         Raises UnknownTaskError, InsideTaskError in an agent between its steps, BlockingCallError, SystemClosedError,
-        the store's errors, RuntimeError where the machine has no thread left; TypeError for what cannot be called, or
-        is async, ValueError for what cannot be told.
+        the store's errors, RuntimeError where the machine has no thread left; TypeError for what cannot be called
+        with one argument, or is async, ValueError for what cannot be told.
         """
         refuse_inside_agent("on_end()", "call it in a step, or where the task was spawned")
         refuse_on_loop("on_end()", "await on_end_async(…)")

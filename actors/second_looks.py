@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from actors.worker import Worker
@@ -69,12 +70,23 @@ class SecondLooks:
         """Forget the first: it was looked at."""
         self._queue.popleft()
 
-    def read_on(self) -> bool:
-        """Read a page of what is held, where nothing is left to look at; tell whether more stands there."""
+    def put_off(self) -> None:
+        """Send the first to the end of the line: it cannot be looked at now. Nobody who asks misses it meanwhile."""
+        self._queue.rotate(-1)
+
+    def __len__(self) -> int:
+        """Count who stands in line."""
+        return len(self._queue)
+
+    def read_on(self, put_off: Collection[str] = ()) -> bool:
+        """Read a page of what is held, where nothing is left to look at; tell whether more stands there.
+
+        `put_off` are the tasks that cannot be looked at now: however long they take, the others are read.
+        """
         agents = frozenset(self._worker.agents())
         if agents != self._agents:
             self._begin_anew(agents)
-        if self._queue or time.monotonic() < self._next:
+        if any(row.id not in put_off for row in self._queue) or time.monotonic() < self._next:
             return False
         pages = [self._read_page(walk) for walk in self._walks.values()]
         if PAGE in pages:

@@ -163,7 +163,10 @@ class Watching:
     # ------------------------------------------------------------------ the loop
 
     def _live(self, ended: threading.Event) -> None:
-        """Look until nothing is watched any more; or until the system stops, and then once more at all."""
+        """Look until nothing is watched any more; or until the system stops, and then once more at all.
+
+        Whatever ends it, the next watch begins another; one looks at a time, so that nothing is told twice.
+        """
         pause = FIRST_POLL
         poll_at = time.monotonic() + pause
         try:
@@ -180,10 +183,14 @@ class Watching:
                     poll_at = now + max(pause, min((now - began) / MOST_LOOKING, LONGEST_REST))
                 waits = self._desk.look()
                 self._wake.wait(max(0.0, min(poll_at - time.monotonic(), STALL if waits else LONGEST_POLL)))
-            self._look(self._all())
+            if self._loop_ended is ended:  # else nothing was watched when it left; what is by now has a loop of its own
+                self._look(self._all())
         except SimulatedCrash:  # the dead tell nothing
             self._desk.close(0.0)
         finally:
+            with self._lock:
+                if self._loop_ended is ended:
+                    self._loop_ended = None
             ended.set()
 
     def _goes_on(self) -> bool:
@@ -195,7 +202,10 @@ class Watching:
             return not self._stopping
 
     def _look(self, some: Collection[_Watched]) -> bool:
-        """Look at some of what is watched, and hand on what is new; tells whether anything is."""
+        """Look at some of what is watched, and hand on what is new; tells whether anything is.
+
+        What fails is tried again when all is looked at next.
+        """
         if not some:
             return False
         found = False
@@ -207,6 +217,10 @@ class Watching:
         except StoreError as error:
             if not self._away and not self._stopping:
                 logger.warning("watches wait, the store is away: %s", error)
+            self._away = True
+        except Exception:
+            if not self._away:
+                logger.exception("watches wait, what is watched could not be looked at")
             self._away = True
         return found
 
@@ -227,9 +241,27 @@ class Watching:
 
 
 def _checked(callback: object, also: Iterable[Also]) -> frozenset[Also]:
-    if not callable(callback) or inspect.iscoroutinefunction(callback):
-        raise TypeError(f"a callback is a plain function that takes a Notice, not {callback!r}")
+    why = _why_not(callback)
+    if why is not None:
+        raise TypeError(f"a callback is a plain function that takes a Notice, not {callback!r}{why}")
     kinds = frozenset(also)
     if not kinds <= {"held", "restarted"}:
         raise ValueError(f'also is a collection of "held" and "restarted", not {also!r}')
     return kinds
+
+
+def _why_not(callback: object) -> str | None:
+    """Say why this cannot be called with one argument and do its work in that call; None where it can, or may."""
+    if not callable(callback):
+        return ""
+    if any(inspect.iscoroutinefunction(each) for each in (callback, type(callback).__call__)):
+        return ": it is async"
+    try:
+        signature = inspect.signature(callback)
+    except (TypeError, ValueError):  # some of what is written in C has none
+        return None
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        return f": called with one argument, {error}"
+    return None

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from actors import AgentSystem, UnreadableTaskError, agent, second_looks
+from actors import AgentSystem, UnreadableTaskError, agent, second_looks, step
+from actors.appender import Appender
 from actors.clock import FakeClock
 from actors.info import VALUE_LIMIT
+from actors.recovery import Recovery
 from actors.runtime import Runtime
 from actors.second_looks import LATE, PAGE, SecondLooks
 from actors.task_log import TaskLog
 from actors.worker import Worker
 from domain.task import DIFFERS, IN_DOUBT, UNKNOWN_CLASS, UNREADABLE
-from stores import IndexRow, Store, open_store
-from tests.lives import wait_for
+from stores import IndexRow, Store, StoreUnavailableError, open_store
+from tests.lives import PATIENCE, wait_for
 
 LONG_AGO = 1000.0
 
@@ -192,6 +194,20 @@ def test_at_every_moment_a_held_task_is_ahead_or_in_line_until_it_was_looked_at(
     assert lost == []
 
 
+def test_what_is_put_off_is_still_in_line_and_keeps_no_other_from_being_read(store: Store, looks: SecondLooks) -> None:
+    for number in range(PAGE + 1):
+        hold(store, f"t{number:03}", LONG_AGO + number)
+    looks.read_on()
+    for _ in range(PAGE - 1):
+        looks.pop()
+    hosted = {f"t{PAGE - 1:03}"}
+    looks.put_off()
+    assert not looks.read_on()
+    assert not looks.has(f"t{PAGE:03}")
+    looks.read_on(hosted)
+    assert look(looks) == [*hosted, f"t{PAGE:03}"]
+
+
 @agent(name="looks.quick")
 def quick(number: int) -> int:
     return number
@@ -207,3 +223,64 @@ def test_what_another_worker_could_not_read_goes_on_here_where_it_can_be_read(st
         wait_for(lambda: not system.will_look_at(earlier))
         TaskLog(store).mark_unreadable(UnreadableTaskError("by other code", task_id="t", version=1))
         wait_for(lambda: system.task("t").status() == "completed")
+
+
+def test_a_look_that_the_store_keeps_from_being_taken_is_taken_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TaskLog(store, now=lambda: LONG_AGO).create("t", "looks.quick", [[7], {}], {})
+    TaskLog(store, now=lambda: LONG_AGO).mark_unreadable(UnreadableTaskError("by other code", task_id="t", version=1))
+    mended, tries = TaskLog.mended, list[str]()
+
+    def away_at_first(self: TaskLog, row: IndexRow, *, by_a_person: bool) -> bool:
+        tries.append(row.id)
+        if len(tries) < 3:
+            raise StoreUnavailableError("no such disk, for a test", url="memory:", reason="a test")
+        return mended(self, row, by_a_person=by_a_person)
+
+    monkeypatch.setattr(TaskLog, "mended", away_at_first)
+    with AgentSystem(store) as system:
+        assert system.task("t").result(PATIENCE) == 7
+    assert tries == ["t"] * 3
+
+
+go_on = threading.Event()
+
+
+@step(name="looks.slow body")
+def slow_body() -> None:
+    assert go_on.wait(PATIENCE)
+
+
+@agent(name="looks.slow")
+def slow() -> str:
+    slow_body()
+    return "done"
+
+
+def test_a_task_that_was_taken_and_held_while_our_body_runs_on_is_looked_at_when_that_has_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds, look_again = list[int](), Recovery._look_again
+
+    def count(self: Recovery, hosted: Any) -> int:
+        rounds.append(look_again(self, hosted))
+        return rounds[-1]
+
+    monkeypatch.setattr(Recovery, "_look_again", count)
+    refusal = {"message": "other code", "recorded": "x", "asked": "y", "in_doubt": False}
+    with AgentSystem(store) as system:
+        task = system.spawn(slow, id="t")
+        wait_for(lambda: [type(event).__name__ for event in task.events()][-1] == "StepStarted")
+        other = Appender(system.log, system.log.load("t"))
+        store.workers.hold("other", {})
+        other.append(lambda task, now: task.activate(now, worker="other", token="x", limit=None))
+        other.append(lambda task, now: task.hold(task.activation, now, DIFFERS, "1", refusal))
+        wait_for(lambda: system._tree is not None and system._tree.recovery._looks.has("t"))
+        asked = len(rounds)
+        wait_for(lambda: len(rounds) > asked + 2)
+        assert system.may_go_on("t")
+        assert sum(rounds) == 0
+        go_on.set()
+        wait_for(lambda: not system.may_go_on("t"))
+    assert sum(rounds) == 1

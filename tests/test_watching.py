@@ -32,6 +32,7 @@ from actors import (
 from actors.appender import Appender
 from actors.task_log import TaskLog
 from actors.testing import CrashPlan, SimulatedCrash
+from actors.watching import Watching
 from domain.events import Completed, Failed, Held, Restarted, TaskEvent
 from domain.faults import Fault
 from domain.task import DIFFERS, AgentTask
@@ -260,14 +261,28 @@ def test_what_other_processes_do_is_told_to_a_client_that_runs_nothing(world: Wo
 def test_an_unknown_task_is_refused_at_once_and_so_is_what_cannot_be_called_or_told(store: Store) -> None:
     async def later(notice: Notice) -> None: ...
 
+    class Later:
+        async def __call__(self, notice: Notice) -> None: ...
+
+    def later_than(when: float, notice: Notice) -> None: ...
+
     with AgentSystem(store) as system:
         task: Any = system.spawn(good, 1, id="t")
         with pytest.raises(UnknownTaskError, match="there is no task 'nobody' in memory:") as caught:
             system.task("nobody").on_end(Told())
         assert caught.value.task_id == "nobody"
-        for callback in (None, later):
-            with pytest.raises(TypeError, match="a callback is a plain function that takes a Notice, not "):
+        refusals: dict[Any, str] = {
+            None: "$",
+            later: ": it is async$",
+            Later(): ": it is async$",
+            (lambda notice, more: None): ": called with one argument, missing a required argument: 'more'$",
+            (lambda: None): ": called with one argument, too many positional arguments$",
+        }
+        for callback, why in refusals.items():
+            with pytest.raises(TypeError, match=f"a callback is a plain function that takes a Notice, not .*{why}"):
                 task.on_end(callback)
+        for callback in (print, [].append, partial(later_than, 1), lambda *notices: None):
+            task.on_end(callback).cancel()
         for also in ("held", ["ended"], ["held", "released"]):
             with pytest.raises(ValueError, match='also is a collection of "held" and "restarted", not '):
                 task.on_end(Told(), also=also)
@@ -616,23 +631,92 @@ def test_a_callback_may_close_the_system(store: Store, closers: int) -> None:
         system.spawn(good, 1)
 
 
+class Unlucky:
+    """Looks at what is watched of which the third and the fourth end in an error."""
+
+    def __init__(self, store: Store, error: BaseException) -> None:
+        self.looks = 0
+        self._select, self._error = store.recorder.select_rows, error
+        store.recorder.select_rows = self  # type: ignore[method-assign, assignment]
+
+    def __call__(self, ids: Any) -> Any:
+        self.looks += 1
+        if 2 < self.looks < 5:
+            raise self._error
+        return self._select(ids)
+
+
 def test_a_store_that_is_away_is_waited_for(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    told, select, looks = Told(), store.recorder.select_rows, list[Any]()
-
-    def unlucky(ids: Any) -> Any:
-        looks.append(ids)
-        if 2 < len(looks) < 5:
-            raise StoreUnavailableError("no such disk, for a test", url="memory:", reason="a test")
-        return select(ids)
-
-    store.recorder.select_rows = unlucky  # type: ignore[method-assign]
+    told = Told()
+    unlucky = Unlucky(store, StoreUnavailableError("no such disk, for a test", url="memory:", reason="a test"))
     with AgentSystem(store, run=False) as client:
         client.log.create("t", "nobody", [[], {}], {})
         client.task("t").on_end(told)
-        wait_for(lambda: len(looks) > 5)
+        wait_for(lambda: unlucky.looks > 5)
         complete(TaskLog(store), "t")
         assert [notice.status for notice in told.wait()] == ["completed"]
     assert caplog.text.count("watches wait, the store is away: no such disk, for a test") == 1
+
+
+def test_an_error_of_any_kind_is_logged_once_and_what_is_watched_looked_at_again(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, unlucky = Told(), Unlucky(store, MemoryError("for a test"))
+    with AgentSystem(store, run=False) as client:
+        client.log.create("t", "nobody", [[], {}], {})
+        client.task("t").on_end(told)
+        wait_for(lambda: unlucky.looks > 5)
+        complete(TaskLog(store), "t")
+        assert [notice.status for notice in told.wait()] == ["completed"]
+    assert caplog.text.count("watches wait, what is watched could not be looked at") == 1
+    assert caplog.text.count("MemoryError: for a test") == 1
+
+
+def test_where_the_loop_was_ended_by_force_the_next_watch_begins_another_for_all(store: Store) -> None:
+    told, late, unlucky = Told(), Told(), Unlucky(store, SystemExit())
+    with AgentSystem(store, run=False) as client:
+        client.log.create("t", "nobody", [[], {}], {})
+        client.task("t").on_end(told)
+        wait_for(lambda: client.watching._loop_ended is None)
+        unlucky.looks = 10
+        complete(TaskLog(store), "t")
+        client.task("t").on_end(late)
+        assert [notice.status for notice in (*told.wait(), *late.wait())] == ["completed"] * 2
+
+
+def test_a_loop_that_leaves_looks_at_nothing_that_another_looks_at(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, goes_on, select = Told(), Watching._goes_on, store.recorder.select_rows
+    leaves, may_leave = threading.Event(), threading.Event()
+    ended, looks = list[Any](), list[Any]()
+
+    def slow_to_leave(self: Watching) -> bool:
+        mine = self._loop_ended
+        if goes_on(self):
+            return True
+        ended.append(mine)
+        leaves.set()
+        assert may_leave.wait(PATIENCE)
+        return False
+
+    def slow_to_look(ids: Any) -> Any:
+        looks.append(ids)
+        if leaves.is_set() and not may_leave.is_set():
+            may_leave.set()
+            wait_for(lambda: ended[0].is_set() or len(looks) > 2)
+        return select(ids)
+
+    monkeypatch.setattr(Watching, "_goes_on", slow_to_leave)
+    store.recorder.select_rows = slow_to_look  # type: ignore[method-assign]
+    with AgentSystem(store) as system:
+        task = system.spawn(good, 1, id="t")
+        task.result(PATIENCE)
+        task.on_end(Told())
+        assert leaves.wait(PATIENCE)
+        task.on_end(told)
+        told.wait()
+    assert (len(told.notices), len(looks)) == (1, 2)
 
 
 def test_a_task_that_the_store_cannot_read_ends_its_watch_and_nobody_elses(

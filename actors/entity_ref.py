@@ -70,8 +70,8 @@ class EntityRef(Generic[E]):
     def with_key(self, key: str) -> EntityRef[E]:
         """Give this entity to be asked one command with a key, of 1 to 200 characters: a repeat gives the first reply.
 
-        A `Rejected` is no event, and is not kept: a repeat is judged anew. Not inside an agent, where each ask has a key
-        of its own.
+        A `Rejected` is no event, and is not kept: a repeat is judged anew. Not inside an agent, where each ask has a
+        key of its own.
         """
         if type(key) is not str or not 0 < len(key) <= 200:
             raise ValueError(f"a key has 1 to 200 characters, not {key!r:.250}")

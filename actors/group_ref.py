@@ -7,8 +7,9 @@ from typing import Any, Self, TypeVar
 
 from actors.context import refuse_inside_agent, refuse_on_loop
 from actors.entity_ref import ASK_TIMEOUT, EntityRef, checked_entity_id
-from actors.groups import Child, Group, Strategy, load_group
+from actors.groups import Child, Group, Strategy, group_rows, load_group
 from actors.mailbox import Restart
+from actors.mapper import SEPARATOR
 from actors.spawning import Spawner, SpawningHome
 from domain.entity import Entity, topic_of
 from domain.errors import GroupConflictError, Rejected, TaskConflictError
@@ -66,12 +67,13 @@ class TaskGroup(Spawner):
         "transient": it is started again after a crash, with a growing pause, and by the next command; "temporary": not
         after a crash: commands that wait for it are refused with EntityStoppedError, and the next begins anew.
 
-        Said again, here or in another group, the last word counts. Raises what `AgentSystem.entity` does, ValueError
-        for what is no `restart`, GroupConflictError where this group has another strategy.
+        Said again with another `restart`, the last word counts. Raises what `AgentSystem.entity` does, ValueError for
+        what is no `restart`, GroupConflictError where the entity is in another group, or this one has another strategy.
         """
         refuse_inside_agent("a group", "add to it in a step, or outside")
         refuse_on_loop("entity()", "await entity_async(…)")
         topic, entity_id, how = topic_of(cls), checked_entity_id(id), checked_restart(restart)
+        self._refuse_other_groups(topic, entity_id)
         self._open().ask(Group.add, entity_id, topic, how)
         self._system.runtime.entities.keep(cls, entity_id, how, self.name)
         return EntityRef(self._system.runtime.entities, cls, entity_id, timeout=timeout)
@@ -87,6 +89,16 @@ class TaskGroup(Spawner):
         """Do what `entity` does, without blocking the event loop."""
         call = partial(self.entity, cls, id, restart=restart, timeout=timeout)
         return await self._system.runtime.commits.call(call)
+
+    def _refuse_other_groups(self, topic: str, entity_id: str) -> None:
+        """Refuse an entity that is in another group, as far as the log has it now."""
+        log = self._system.log
+        for row in group_rows(log):
+            name = row.id.partition(SEPARATOR)[2]
+            children = [] if name == self.name else load_group(log, name, log.patience).children
+            if any((child.id, child.topic) == (entity_id, topic) for child in children):
+                message = f"{topic} {entity_id} is in group {name}, and cannot be in group {self.name} too"
+                raise GroupConflictError(message, topic=topic, entity_id=entity_id)
 
     def children(self) -> list[Child]:
         """List the children, in the order in which they came. Raises the store's errors."""

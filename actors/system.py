@@ -64,8 +64,9 @@ class AgentSystem(Spawner):
         max_active: how many tasks may run at the same time; the rest wait as rows.
         strikes: crashes in a row at which a task is held; None for no limit.
         grace: seconds that bodies have to end when the system closes; what has not ended then is in doubt.
-        lease: seconds after which a worker that is frozen, and so neither dead nor at work, may be robbed of its tasks;
-            it beats four times in each, by real time whatever the clock. At least 0.1.
+        lease: seconds after which a worker that is frozen, and so neither dead nor at work (stopped, or with a body
+            that keeps Python's interpreter lock in C code), may be robbed of its tasks; it beats four times in each, by
+            real time whatever the clock. At least 0.1.
         only: the id of the one task that this worker may run.
         value_limit: bytes that one stored value, input or result may take; above 256 KiB there is a warning.
         clock: what tells it the time; by default the machine's own. For tests there is `actors.testing.FakeClock`.
@@ -169,10 +170,11 @@ class AgentSystem(Spawner):
         only waits until it is closed. In a child made by fork it does nothing: it is the parent's.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
-        if self._is_not_ours():
+        if self._log is not None and self._ours.forked:
             return
         with self._opening:  # what another thread is just opening is closed when it is open
-            pass
+            if self._is_not_ours():
+                return
         with self._closing:
             if self._tree is not None:
                 self._tree.worker.stopping.set()  # first: a body that is refused then knows why
@@ -216,10 +218,11 @@ class AgentSystem(Spawner):
         The cancellation goes through when the system is closed.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
-        if self._is_not_ours():
+        if self._log is not None and self._ours.forked:
             return
         with self._opening:  # what another thread is just opening is closed when it is open
-            pass
+            if self._is_not_ours():
+                return
         try:
             _, cancelled = await AWAITING.run(self._runtime.threads, self.close, on_cancel=self._hasten)
         except NoThreadError:  # better a loop that waits than a system that stays open

@@ -16,7 +16,7 @@
     ├── EntityError                 about one entity, named in `.topic` and `.entity_id`
     │   ├── EntityCrashError        its command ended in an error that is no answer
     │   ├── EntityStoppedError      it was stopped before the command was its turn
-    │   ├── GroupConflictError      the group is there, with another strategy
+    │   ├── GroupConflictError      the group has another strategy, or the entity another group
     │   ├── KeyConflictError        the key was used for another command
     │   └── UnreadableEntityError   a row of its log cannot be read
     └── TaskError                   about one task, named in `.task_id`
@@ -165,7 +165,7 @@ class EntityStoppedError(EntityError):
 
 
 class GroupConflictError(EntityError):
-    """Raised when a group is asked for with another strategy than it has; nothing was changed."""
+    """Raised when a group has another strategy than is asked for, or an entity another group; nothing was changed."""
 
 
 class KeyConflictError(EntityError):

@@ -15,6 +15,7 @@ from actors import (
     StepError,
     StoreError,
     Suspended,
+    SystemClosedError,
     agent,
     open_store,
     step,
@@ -431,3 +432,30 @@ def test_a_step_that_is_stopped_for_is_not_started(disk: Store) -> None:
     closing.forget()
     die(disk, closing.flow, at="append.before")
     assert closing.ran == []
+
+
+def test_a_close_while_another_thread_is_opening_closes_what_is_opened_then() -> None:
+    opening, go_on = threading.Event(), threading.Event()
+
+    class Slow(AgentSystem):
+        def _open(self) -> Any:
+            opening.set()
+            assert go_on.wait(PATIENCE)
+            return super()._open()
+
+    before = threading.active_count()
+    system = Slow("memory:")
+    opener = threading.Thread(target=system.__enter__)
+    opener.start()
+    assert opening.wait(PATIENCE)
+    closer = threading.Thread(target=system.close)
+    closer.start()
+    go_on.set()
+    opener.join(PATIENCE)
+    closer.join(PATIENCE)
+    with pytest.raises(SystemClosedError):
+        system.tasks()
+    for thread in threading.enumerate():
+        if thread.name.startswith(("Supervisor", "Lease", "Recovery")):
+            thread.join(PATIENCE)
+    assert threading.active_count() <= before

@@ -20,12 +20,14 @@ from actors import (
     AskTimeoutError,
     BlockingCallError,
     DefinitionError,
+    Entity,
     EntityCrashError,
     KeyConflictError,
     Rejected,
     SystemClosedError,
     UnknownTaskError,
     UnstorableValueError,
+    event,
 )
 from actors.entity_log import stream_of
 from actors.mapper import is_stream
@@ -569,3 +571,79 @@ def test_no_command_line_shows_an_entity(tmp_path: Path) -> None:
     assert [row["id"] for row in json.loads(listed)] == ["tests.badge"]
     assert json.loads(shown)["id"] == "tests.badge"
     assert "there is no task" in why
+
+
+class Cart(Entity):
+    """Its events' bodies do to their fields what code does to lists."""
+
+    TOPIC = "entities.cart"
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+        self.left = 50
+
+    def open(self, first: str) -> list[str]:
+        self.opened([])
+        self.added(first)
+        return self.items
+
+    def spend(self, amounts: list[int]) -> int:
+        if sum(amounts) > self.left:
+            raise Rejected(self.left)
+        self.spent(amounts)
+        return self.left
+
+    def nest(self) -> None:
+        self.outer()
+
+    def go_on(self) -> int:
+        with suppress(ValueError):
+            self.half()
+        return self.left
+
+    def seen(self) -> tuple[list[str], int]:
+        return self.items, self.left
+
+    @event("Opened")
+    def opened(self, items: list[str]) -> None:
+        self.items = items
+
+    @event("Added")
+    def added(self, item: str) -> None:
+        self.items.append(item)
+
+    @event("Spent")
+    def spent(self, amounts: list[int]) -> None:
+        while amounts:
+            self.left -= amounts.pop()
+
+    @event("Outer")
+    def outer(self) -> None:
+        self.added("x")
+
+    @event("Half")
+    def half(self) -> None:
+        self.left = 6
+        raise ValueError("in the middle")
+
+
+def test_what_the_body_of_an_event_does_to_its_fields_is_not_in_the_log(disk: Store) -> None:
+    with AgentSystem(disk, run=False) as client:
+        cart = client.entity(Cart, "c")
+        assert cart.ask(Cart.open, "x") == ["x"]
+        assert cart.ask(Cart.spend, [40]) == 10
+        assert cart.ask(Cart.seen) == (["x"], 10)
+        with pytest.raises(Rejected):
+            cart.ask(Cart.spend, [40])
+    with AgentSystem(disk, run=False) as client:
+        assert client.entity(Cart, "c").ask(Cart.seen) == (["x"], 10)
+
+
+def test_the_body_of_an_event_makes_no_other_happen_and_its_error_cannot_be_swallowed(disk: Store) -> None:
+    with AgentSystem(disk, run=False) as client:
+        cart = client.entity(Cart, "c")
+        with pytest.raises(EntityCrashError, match="the body of an event makes no other event happen: Added"):
+            cart.ask(Cart.nest)
+        with pytest.raises(EntityCrashError, match="in the middle"):
+            cart.ask(Cart.go_on)
+        assert cart.ask(Cart.seen) == ([], 50)

@@ -454,3 +454,19 @@ def test_an_entity_of_another_system_is_asked_as_a_step_too(disk: Store) -> None
         assert (bookings(disk, "b"), bookings(elsewhere, "b")) == ([], [10])
     with AgentSystem(disk) as system, pytest.raises(TaskFailedError, match="SystemClosedError"):
         system.spawn(asks_elsewhere, id="late").result(PATIENCE)
+
+
+def test_an_entity_of_an_agent_that_is_asked_on_a_thread_of_its_own_is_refused(disk: Store) -> None:
+    @agent(name="asks.on-a-thread")
+    def on_a_thread() -> str:
+        budget = entity(Budget, "b")
+        with (
+            ThreadPoolExecutor(1) as pool,
+            pytest.raises(OutsideTaskError, match="on a thread of the agent's own") as no,
+        ):
+            pool.submit(budget.ask, Budget.spend, 5).result()
+        return str(no.value)
+
+    with AgentSystem(disk) as system:
+        assert "gather" in system.spawn(on_a_thread, id="t").result(PATIENCE)
+        assert system.entity(Budget, "b").ask(Budget.left) == 100

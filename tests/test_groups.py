@@ -396,3 +396,21 @@ def test_a_crash_in_a_client_is_told_to_the_siblings_too(store: Store, stage: St
             wait_for(lambda: any(isinstance(event, RestartAsked) for event in task.events()))
         stage.go_on["a"].set()
         assert task.result(SOON) == "a"
+
+
+def test_an_entity_is_in_one_group(store: Store) -> None:
+    with AgentSystem(store, run=False) as client:
+        client.group("one").entity(Counter, "n", restart="permanent")
+        with pytest.raises(GroupConflictError, match=r"groups\.counter n is in group one, and cannot be"):
+            client.group("other").entity(Counter, "n")
+        assert client.group("other").children() == []
+        client.group("one").entity(Counter, "n", restart="temporary")
+        assert [child.restart for child in client.group("one").children()] == ["temporary"]
+
+
+def test_a_task_of_one_group_is_refused_by_another_before_that_takes_it_in(store: Store) -> None:
+    with AgentSystem(store, run=False) as client:
+        client.group("one").spawn(steady, "a", id="a")
+        with pytest.raises(TaskConflictError, match="task a exists already and is in group one: it cannot be spawned"):
+            client.group("other").spawn(steady, "a", id="a")
+        assert client.group("other").children() == []

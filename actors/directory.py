@@ -78,21 +78,27 @@ class Directory:
     def enter(self, task_id: str, actor: TaskActor) -> None:
         """Enter the actor for which a place was taken, unless it has ended already."""
         with self._changed:
-            if task_id in self._actors:
+            if self._is_place_of(task_id, actor):
                 self._actors[task_id] = actor
 
     def leave(self, task_id: str, actor: TaskActor, *, fell: bool = False) -> None:
-        """Give an actor's place back; one that fell by no fault of its agent's rests a little longer each time."""
+        """Give an actor's place back, once; one that fell by no fault of its agent's rests longer each time."""
         with self._changed:
-            if self._actors.get(task_id) not in (None, actor):  # it was given back already, and has another actor
+            if not self._is_place_of(task_id, actor):
                 return
-            self._actors.pop(task_id, None)
-            self._ways.pop(task_id, None)
+            del self._actors[task_id], self._ways[task_id]
             falls, _ = self._falls.pop(task_id, (0, 0.0))
             if fell:
                 self._falls[task_id] = falls + 1, time.monotonic() + restart_delay(falls + 1)
             self._suspects.discard(task_id)
             self._changed.notify_all()
+
+    def _is_place_of(self, task_id: str, actor: TaskActor) -> bool:
+        """Tell whether the task's place was taken for this actor, and not for one before it or after it.
+
+        Its way says so from the moment at which the place is taken: the actor itself is entered only later.
+        """
+        return self._ways.get(task_id) is actor.hints.way
 
     def resting(self) -> set[str]:
         """List the tasks that fell and are still to be left alone; what has not come again for long is forgotten."""

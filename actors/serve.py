@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection
+from contextlib import suppress
 
 from actors.command import SHOWN
 from actors.follow import OPEN, say
@@ -46,11 +47,20 @@ def _wait(signals: Signals, lifeline: int | None) -> None:
             signals.wait()
         return
     os.set_inheritable(lifeline, False)
-    os.write(lifeline, b"!")
+    with suppress(BrokenPipeError, ConnectionResetError):  # it is dead already, which the wait finds out
+        os.write(lifeline, b"!")
     while signals.received is None:
-        if signals.wait(lifeline) and not os.read(lifeline, 1):
+        if signals.wait(lifeline) and _has_ended(lifeline):
             say("stopping", f"pid {os.getpid()}: the parent of this worker process is gone")
             return
+
+
+def _has_ended(lifeline: int) -> bool:
+    """Tell whether the other end is closed; a reset says that it was before our word was read there."""
+    try:
+        return not os.read(lifeline, 1)
+    except ConnectionResetError:
+        return True
 
 
 def _say_opening(system: AgentSystem, name: str, agents: Collection[str]) -> None:

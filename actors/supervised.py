@@ -32,6 +32,10 @@ class Down:
     error: BaseException | None = None
 
 
+class UntoldError(Exception):
+    """Stands for the error of an actor that has ended, and whose end nobody has answered since."""
+
+
 class SupervisedActor(pykka.ThreadingActor):
     """An actor that lives for one call of `live()` on a daemon thread of its own, and is then gone.
 
@@ -52,15 +56,14 @@ class SupervisedActor(pykka.ThreadingActor):
         """Start an actor's life. Where the machine has no thread left, that is its end, told like any other."""
         made: list[Self] = []
         try:
-            ref = unlist(cls.start(*args, made.append))
+            start_unlisted(cls, made, *args)
         except RuntimeError as error:
             actor = made[0]
-            unlist(actor.actor_ref)
             actor.actor_stopped.set()
             actor._tell_end(error)
         else:
             with suppress(pykka.ActorDeadError):  # stopped already, and told
-                ref.tell(Live())
+                made[0].actor_ref.tell(Live())
         return made[0]
 
     def live(self) -> None:
@@ -87,10 +90,16 @@ class SupervisedActor(pykka.ThreadingActor):
             self._report(Down(self.name, self, error))
 
 
-def unlist(ref: pykka.ActorRef[A]) -> pykka.ActorRef[A]:
-    """Take an actor of ours off pykka's registry: who stops all that are there, or tells them something, means others.
+def start_unlisted(cls: type[A], made: list[A], *args: Any) -> None:
+    """Start an actor of ours, put it into `made`, and take it off pykka's registry, also where it cannot start.
 
-    It stops all by itself when an actor of anybody's ends by a `BaseException`, and would wait for ours for ever.
+    Who stops all that are listed there, or tells them something, means others. Pykka stops them all by itself when an
+    actor of anybody's ends by a `BaseException`, and would wait for ours for ever.
+
+    Raises RuntimeError where the machine has no thread left.
     """
-    pykka.ActorRegistry.unregister(ref)
-    return ref
+    try:
+        cls.start(*args, made.append)
+    finally:
+        for actor in made:
+            pykka.ActorRegistry.unregister(actor.actor_ref)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any, Self
 
 import pykka
 
 from actors.directory import Directory
-from actors.supervised import Down
+from actors.supervised import Down, UntoldError, start_unlisted
 from actors.task_actor import AgentCrashError, TaskActor
 from actors.worker import Worker
 from domain.errors import OwnershipLost
@@ -34,16 +35,25 @@ class Supervisor(pykka.ThreadingActor):
         worker: Worker,
         directory: Directory,
         place_free: Callable[[str], None],
-        rebuild: Callable[[str], None],
+        rebuild: Callable[[Down], None],
+        created: Callable[[Self], None],
     ) -> None:
         super().__init__()
         self._worker = worker
         self._directory = directory
         self._place_free = place_free
         self._rebuild = rebuild
+        created(self)
+
+    @classmethod
+    def launch(cls, *args: Any) -> pykka.ActorRef[Self]:
+        """Start it. Raises RuntimeError where the machine has no thread left."""
+        made: list[Self] = []
+        start_unlisted(cls, made, *args)
+        return made[0].actor_ref
 
     def on_receive(self, down: Down) -> None:
-        """Answer one end.
+        """Answer one end. One that is told a second time changes nothing.
 
         Whatever goes wrong in the answer is reported, and the task's place is given back all the same.
         """
@@ -68,12 +78,14 @@ class Supervisor(pykka.ThreadingActor):
             logger.debug("%s crashed, and its log says what follows", down.name)
         elif isinstance(error, StoreUnavailableError):
             logger.warning("task %s stopped; what it did last may not be stored: %s", down.name, error)
+        elif isinstance(error, UntoldError) and isinstance(down.actor, TaskActor):
+            logger.debug("the end of %s was told again", down.name)
         elif not self._worker.over.is_set():
             logger.error("%s ended by an error that is not its agent's", down.name, exc_info=error)
             if not isinstance(down.actor, TaskActor) and not self._worker.over.wait(FIRST_DELAY):
-                self._rebuild(down.name)
+                self._rebuild(down)
 
 
 def _fell(error: BaseException | None) -> bool:
     """Tell whether an actor ended by what is no crash of its agent: no event says when it is due again."""
-    return error is not None and not isinstance(error, AgentCrashError | OwnershipLost | SimulatedCrash)
+    return error is not None and not isinstance(error, AgentCrashError | OwnershipLost | SimulatedCrash | UntoldError)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from actors.lease import Lease
 from actors.patience import Patience
 from actors.recovery import Recovery
 from actors.runtime import Runtime
-from actors.supervised import Down, SupervisedActor, unlist
+from actors.supervised import Down, SupervisedActor, UntoldError
 from actors.supervisor import Supervisor
 from actors.task_log import TaskLog
 from actors.tenure import Tenure
@@ -56,7 +57,8 @@ class SupervisionTree:
     Lease and recovery are made anew by their supervisor when they die, and the supervisor by whoever misses it. A group
     has no actor: what its strategy says is carried out by the child that crashes, from the log (`groups.py`).
 
-    Guaranteed: the worker's lock is held from before the first claim until after the last append.
+    Guaranteed: the worker's lock is held from before the first claim until after the last append. Of a worker that
+    cannot begin, for want of a thread say, nothing is left behind.
     """
 
     def __init__(
@@ -83,19 +85,42 @@ class SupervisionTree:
         )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
-        self._mending = threading.Lock()
+        self._mending = threading.RLock()  # who makes a part anew may miss the supervisor meanwhile
         self._parts: dict[str, SupervisedActor] = {}
         self._ended: dict[SupervisedActor, float] = {}
-        self._supervise()
-        self._launch("lease")
-        self._launch("recovery")
+        self._begin()
+
+    def _begin(self) -> None:
+        with ExitStack() as undo:
+            undo.callback(self._lock.release)
+            undo.callback(self.worker.runtime.entities.close, 0.0)
+            self._supervise()
+            undo.callback(self.supervisor.stop, block=False)
+            undo.callback(self._end_parts)
+            self._launch("lease")
+            self._launch("recovery")
+            undo.pop_all()
+
+    def _end_parts(self) -> None:
+        for event in (self.worker.stopping, self.worker.over, self.worker.wake):
+            event.set()
+        for part in self._parts.values():
+            part.actor_stopped.wait(LAST_WORD)
 
     def _launch(self, name: str) -> None:
         """Start one of the actors that a worker has one of, for the first time or anew."""
-        if name == "lease" and not self.worker.over.is_set():
-            self._parts[name] = self.lease = Lease.launch(self.worker, self.directory)
-        elif name == "recovery" and not self.worker.stopping.is_set():
-            self._parts[name] = self.recovery = Recovery.launch(self.worker, self.directory)
+        with self._mending:  # its end may be told before it is listed
+            if name == "lease" and not self.worker.over.is_set():
+                self._parts[name] = self.lease = Lease.launch(self.worker, self.directory)
+            elif name == "recovery" and not self.worker.stopping.is_set():
+                self._parts[name] = self.recovery = Recovery.launch(self.worker, self.directory)
+
+    def _rebuild(self, down: Down) -> None:
+        """Make anew what has died, unless that was done already."""
+        with self._mending:
+            if self._parts.get(down.name) is down.actor:
+                self._ended.pop(down.actor, None)  # told again where this fails
+                self._launch(down.name)
 
     def infrastructure(self) -> list[tuple[str, str]]:
         """List the actors that no task has, and how each is."""
@@ -116,7 +141,8 @@ class SupervisionTree:
                     self.supervisor.tell(down)
 
     def _supervise(self) -> None:
-        self.supervisor = unlist(Supervisor.start(self.worker, self.directory, self._place_free, self._launch))
+        self.supervisor = Supervisor.launch(self.worker, self.directory, self._place_free, self._rebuild)
+        self._ended.clear()  # what its predecessor was told may be lost with it
 
     def _supervise_anew(self) -> None:
         """Make the supervisor anew, as where other actors of the process have stopped all: its children go on."""
@@ -137,16 +163,21 @@ class SupervisionTree:
         if not self.supervisor.is_alive():
             self._supervise_anew()
         for actor in self._untold():
-            self._report(Down(actor.name, actor, RuntimeError("its end was not told")))
+            self._report(Down(actor.name, actor, UntoldError("its end was not told")))
 
     def _untold(self) -> list[SupervisedActor]:
-        """List the actors that have ended a while ago, and whose end nobody has answered."""
+        """List the actors that have ended a while ago, and whose end nobody has answered: once for each supervisor.
+
+        A supervisor that is busy has their ends still before it, and would be told of them at every look.
+        """
         actors = [*self._parts.copy().values(), *self.directory.hosted().values()]
         now = time.monotonic()
         with self._mending:
             ended = [actor for actor in actors if actor is not None and actor.actor_stopped.is_set()]
             self._ended = {actor: self._ended.get(actor, now) for actor in ended}
-            return [actor for actor, since in self._ended.items() if now - since >= TOLD_WITHIN]
+            untold = [actor for actor, since in self._ended.items() if now - since >= TOLD_WITHIN]
+            self._ended |= dict.fromkeys(untold, math.inf)
+            return untold
 
     def _place_free(self, task_id: str) -> None:
         self.worker.log.hint(task_id)

@@ -167,6 +167,11 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 class _WorkerFile(WorkerLock):
+    """The lock as a file. Safe in all threads; once it is let go, `keep` does not make it again.
+
+    In a forked child it is closed, which is looked at before the mutex: a thread of the parent's may have that.
+    """
+
     def __init__(
         self,
         worker_id: str,
@@ -180,30 +185,43 @@ class _WorkerFile(WorkerLock):
         self._remake = remake
         self._held = held
         self._url = url
+        self._mutex = threading.Lock()
 
     def update(self, about: About) -> None:
-        with os_errors(self._url, f"write the lock of worker {self.id}"):
+        self._lock.check()
+        with self._mutex, os_errors(self._url, f"write the lock of worker {self.id}"):
             self._lock.write(json.dumps(dict(about)).encode())
 
     def keep(self, about: About) -> bool:
-        with os_errors(self._url, f"look after the lock of worker {self.id}"):
-            if self._lock.closed or self._lock.is_in_place():
+        if self._is_let_go():
+            return True
+        with self._mutex, os_errors(self._url, f"look after the lock of worker {self.id}"):
+            if self._is_let_go() or self._lock.is_in_place():
                 return True
             lost, self._lock = self._lock, self._remake(about)
             lost.close()
             return False
 
     def release(self) -> None:
-        try:
-            if not self._lock.closed:  # closed in a forked child too, which must leave the parent's file alone
-                with os_errors(self._url, f"remove the lock of worker {self.id}"):
-                    self._lock.remove()
-        finally:
-            self.abandon()
+        self._let_go(remove=True)
 
     def abandon(self) -> None:
-        self._lock.close()
-        self._held.discard(self)
+        self._let_go(remove=False)
+
+    def _is_let_go(self) -> bool:
+        return self._lock.closed
+
+    def _let_go(self, *, remove: bool) -> None:
+        if self._is_let_go():
+            return
+        with self._mutex:
+            try:
+                if remove and not self._is_let_go():
+                    with os_errors(self._url, f"remove the lock of worker {self.id}"):
+                        self._lock.remove()
+            finally:
+                self._lock.close()
+                self._held.discard(self)
 
 
 class MemoryWorkers(Resource, Workers):

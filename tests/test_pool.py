@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
+
+import pytest
 
 from tests.lives import wait_for
 from tests.patient import patient
-from tests.scenario_kit import Program, World
+from tests.scenario_kit import ROOT, TIMEOUT, Program, World
 
 NOW = 5
 """Seconds that "at once" may take on a machine that is busy with something else."""
@@ -97,6 +102,30 @@ def test_a_ctrl_c_for_a_process_that_is_just_starting_leaves_no_traceback(world:
     at_work(program, 2)
     assert "Traceback" not in program.errors
     stop(program)
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["before the first word", "with the first word unread"])
+def test_a_process_whose_parent_dies_while_it_starts_leaves_in_good_order(world: World, *, heard: bool) -> None:
+    ours, theirs = socket.socketpair()
+    words = ["-m", "actors", "worker", "tests.patient", f"--lifeline={theirs.fileno()}", "--store", world.url]
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=world.folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=[theirs.fileno()],
+        text=True,
+    )
+    theirs.close()
+    if heard:
+        ours.settimeout(TIMEOUT)
+        assert ours.recv(1, socket.MSG_PEEK)
+    ours.close()
+    _, errors = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 143, errors
+    assert f"pid {process.pid}: the parent of this worker process is gone" in errors
+    assert "Error" not in errors
 
 
 IMPATIENT = """

@@ -12,14 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pykka
 import pytest
 
 from actors import AgentSystem, ResolveError, TaskHeldError, TaskRef, agent, step
 from actors.activation import Hints
 from actors.appender import Appender
 from actors.definitions import find_agent, known_agents
+from actors.directory import Directory
+from actors.lease import Lease
 from actors.recovery import Recovery
 from actors.runtime import Runtime
+from actors.supervised import Down
 from actors.supervisor import Supervisor
 from actors.task_actor import TaskActor
 from actors.task_log import TaskLog
@@ -887,6 +891,134 @@ def test_an_end_that_was_lost_with_its_supervisor_is_answered_after_all(
         assert system.spawn(named, id="first").result(timeout=SOON) == "done"
         assert system.spawn(named, id="second").result(timeout=SOON) == "done"
     assert lost == ["first"]
+
+
+class Busy:
+    """A supervisor that is held up at the first end it is told; `told` are the ends that have arrived by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on, self.told = threading.Event(), list[str]()
+        monkeypatch.setattr("actors.tree.TOLD_WITHIN", 0.0)
+        receive = Supervisor.on_receive
+
+        def slow(supervisor: Supervisor, down: Down) -> None:
+            assert self.go_on.wait(SOON)
+            self.told.append(down.name)
+            receive(supervisor, down)
+
+        monkeypatch.setattr(Supervisor, "on_receive", slow)
+
+    def answer(self, system: AgentSystem) -> None:
+        """Look for untold ends again and again, from two threads, then let it answer all that it was told."""
+        tree = system._tree
+        assert tree is not None
+        lookers = [threading.Thread(target=lambda: [tree._look_after() for _ in range(5)]) for _ in range(2)]
+        for looker in lookers:
+            looker.start()
+        for looker in lookers:
+            looker.join(SOON)
+        self.go_on.set()
+        last = Down("last", tree.lease)  # its answer says that all before it have been answered
+        tree.supervisor.tell(last)
+        wait_for(lambda: "last" in self.told)
+
+
+def test_ends_that_a_busy_supervisor_has_still_before_it_are_told_again_once_and_are_no_falls(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = Busy(monkeypatch)
+
+    def quick() -> str:
+        return "done"
+
+    named = new_agent(quick)
+    with AgentSystem(store) as system:
+        tasks = [system.spawn(named) for _ in range(3)]
+        for task in tasks:
+            assert task.result(timeout=SOON) == "done"
+        tree = system._tree
+        assert tree is not None
+        wait_for(lambda: all(actor and actor.actor_stopped.is_set() for actor in tree.directory.hosted().values()))
+        busy.answer(system)
+        assert sorted(busy.told) == sorted([*(task.id for task in tasks), *(task.id for task in tasks), "last"])
+        assert tree.directory.hosted() == {}
+        assert tree.directory._falls == {}
+
+
+@pytest.mark.parametrize("part", [Recovery, Lease])
+def test_a_part_whose_end_is_told_twice_is_made_anew_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, part: type[Recovery | Lease]
+) -> None:
+    busy, made, live = Busy(monkeypatch), list[Any](), part.live
+
+    def dies_once(self: Any) -> None:
+        made.append(self)
+        if len(made) == 1:
+            raise ZeroDivisionError
+        live(self)
+
+    monkeypatch.setattr(part, "live", dies_once)
+    with AgentSystem(store) as system:
+        wait_for(lambda: bool(made) and made[0].actor_stopped.is_set())
+        busy.answer(system)
+        wait_for(lambda: len(made) > 1)
+        assert busy.told.count(made[0].name) == 2
+        assert [actor.actor_stopped.is_set() for actor in made] == [True, False]
+
+
+def test_an_end_that_is_told_twice_takes_no_place_from_the_tasks_next_actor(store: Store) -> None:
+    """Neither between the taking of the place and the entering of the actor, nor after."""
+
+    def quick() -> str:
+        return "done"
+
+    seen, enter = list[TaskActor](), Directory.enter
+    with pytest.MonkeyPatch.context() as monkeypatch:
+
+        def keep(self: Directory, task_id: str, actor: TaskActor) -> None:
+            seen.append(actor)
+            enter(self, task_id, actor)
+
+        monkeypatch.setattr(Directory, "enter", keep)
+        with AgentSystem(store) as system:
+            for task_id in ("t", "u"):
+                assert system.spawn(new_agent(quick), id=task_id).result(timeout=SOON) == "done"
+    old, new = seen
+    directory = Directory(1)
+    assert directory.admit("t", new.hints.way)
+    directory.leave("t", old, fell=True)
+    directory.enter("t", old)
+    assert directory.hosted() == {"t": None}
+    directory.enter("t", new)
+    directory.leave("t", old, fell=True)
+    assert directory.hosted() == {"t": new}
+    directory.leave("t", new)
+    assert directory.hosted() == {}
+    assert directory.resting() == set()
+
+
+@pytest.mark.parametrize("last", [Supervisor, Lease, Recovery])
+def test_a_worker_that_cannot_begin_leaves_nothing_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch, last: type[pykka.ThreadingActor]
+) -> None:
+    started = list[Any]()
+
+    def no_thread(self: Any) -> None:
+        if isinstance(self, last):
+            raise MemoryError if last is not Supervisor else RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    start = pykka.ThreadingActor._start_actor_loop
+    monkeypatch.setattr(pykka.ThreadingActor, "_start_actor_loop", no_thread)
+    with pytest.raises((MemoryError, RuntimeError)), AgentSystem(store):
+        raise AssertionError("it has begun")
+    assert store.workers.live() == {}
+    for actor in started:
+        assert actor.actor_stopped.wait(SOON)
+    assert not [
+        ref for ref in pykka.ActorRegistry.get_all() if issubclass(ref.actor_class, (Supervisor, Lease, Recovery))
+    ]
 
 
 def test_a_task_that_the_store_says_is_ours_and_that_nobody_hosts_is_started_again(

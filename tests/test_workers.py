@@ -4,14 +4,14 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from stores import Store, StoreClosedError, Workers, open_store
 from stores.file_lock import FileLock
-from stores.workers import FileWorkers
+from stores.workers import FileWorkers, WorkerLock
 
 TIMEOUT = 30
 ROOT = Path(__file__).parents[1]
@@ -234,6 +234,79 @@ def test_a_slow_look_at_a_dead_worker_leaves_the_file_that_a_new_one_has_made_me
     lock.release()
     for closed in (slow, dead):
         closed.close()
+
+
+def both(*calls: Callable[[], object]) -> list[object]:
+    """Call these at once, each in a thread of its own; give what they returned or raised."""
+    begin, ends = threading.Barrier(len(calls)), list[object]()
+
+    def run(call: Callable[[], object]) -> None:
+        begin.wait(TIMEOUT)
+        try:
+            ends.append(call())
+        except Exception as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=run, args=[call]) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    return ends
+
+
+def test_two_threads_that_look_after_a_lock_which_was_removed_make_it_again_once(store: Store) -> None:
+    lock = store.workers.hold("w", {})
+    path = Path(store.url.removeprefix("sqlite:///") + ".locks") / "w.worker"
+    for _ in range(60):
+        path.unlink()
+        assert sorted(map(repr, both(*[lambda: lock.keep({})] * 2))) == ["False", "True"]
+        assert store.workers.is_alive("w")
+    lock.release()
+
+
+def test_a_worker_that_is_released_while_its_lock_is_looked_after_is_dead(store: Store) -> None:
+    for number in range(60):
+        lock, released = store.workers.hold(f"w{number}", {}), threading.Event()
+
+        def look(lock: WorkerLock = lock, released: threading.Event = released) -> bool:
+            while not released.is_set():
+                lock.keep({})
+            return lock.keep({})
+
+        def release(lock: WorkerLock = lock, released: threading.Event = released) -> None:
+            try:
+                lock.release()
+            finally:
+                released.set()
+
+        assert sorted(map(repr, both(look, release))) == ["None", "True"]
+        assert not store.workers.is_alive(f"w{number}")
+    assert files(store) == set()
+
+
+def test_a_child_forked_while_its_parents_lock_is_looked_after_can_let_go_of_its_copy(store: Store) -> None:
+    """The thread that had the lock's mutex is not in the child."""
+    script = """
+def forks(about):
+    if os.fork() == 0:
+        signal.alarm(20)
+        lock.keep({})
+        lock.release()
+        lock.abandon()
+        store.close()
+        os._exit(0)
+    print(os.wait()[1], flush=True)
+    return remake(about)
+remake, lock._remake = lock._remake, forks
+os.unlink(lock._lock.path)
+lock.keep({"pid": os.getpid()})
+sys.stdin.read()
+"""
+    with worker(store, script) as process:
+        assert process.stdout.readline() == "0\n"
+        process.stdout.close()
+        process.stdin.close()
 
 
 def test_what_a_worker_says_may_be_unreadable_without_making_it_dead(store: Store) -> None:

@@ -106,7 +106,7 @@ def test_tasks_that_do_not_run_cost_no_thread_and_are_not_read_by_who_runs_anoth
         assert max(rows_read) <= 100 + len(known_agents())  # a page, and one for each agent, whatever was asked
         if crowd.get("hold") != "differs":  # those are gone through once, a page at a time
             assert sum(rows_read) < MANY  # a row or so a look for each agent that the process knows
-    assert len(threads) <= 3
+    assert len(threads) <= 4  # supervisor, lease, recovery, and the actor that has just ended
 
 
 def test_five_hundred_tasks_with_eight_places_take_eight_threads_and_all_end(store: SQLiteStore) -> None:

@@ -768,7 +768,7 @@ def test_the_end_of_the_process_does_not_wait_for_what_hangs(world: World, hangs
 
         @step
         async def coroutine():
-            started.wait(20)
+            await asyncio.to_thread(started.wait, 20)  # the loop is to start the other one
             while True:
                 try:
                     await asyncio.Event().wait()

@@ -503,11 +503,11 @@ def test_what_cannot_be_raised_into_an_agent_is_refused(raises: Any) -> None:
 def test_a_body_that_blocks_the_loop_past_its_limit_is_late(
     disk: Store, caplog: pytest.LogCaptureFixture, colour: str, when: str, limit: Any
 ) -> None:
-    @step(name="blocks", **{limit: 0.05})
+    @step(name="blocks", **{limit: 0.3})
     async def blocks() -> str:
         if when != "at once":
             await asyncio.sleep(0)
-        time.sleep(0.15)  # noqa: ASYNC251  this is what it is about
+        time.sleep(0.5)  # noqa: ASYNC251  this is what it is about
         return "late"
 
     @agent(name="hostile: blocked")

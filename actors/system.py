@@ -144,7 +144,8 @@ class AgentSystem:
     def close(self) -> None:
         """Leave in good order: no new body starts, running ones get the grace and are stored; then the store is closed.
 
-        A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored.
+        A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored. So it
+        is with the commands of entities: those that have not begun are refused.
         Calling it again only waits until it is closed.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")

@@ -94,7 +94,7 @@ def test_an_ask_is_a_step_whose_key_is_in_the_entitys_log(disk: Store, colour: s
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("point", ["body.before", "append.before", "append.inside", "append.after", "body.after"])
-def test_a_death_at_an_ask_books_once_and_a_replay_gets_the_first_answer(disk: Store, colour: str, point: str) -> None:
+def test_a_death_at_an_ask_books_once_and_a_replay_gets_the_first_answer(colour: str, point: str) -> None:
     for nth in range(1, 12):
         with open_store("memory:") as store:
             try:

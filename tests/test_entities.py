@@ -146,7 +146,9 @@ def test_a_client_and_a_worker_are_asked_alike(disk: Store) -> None:
             assert client.entity(Budget, "b").ask(Budget.spend, 10) == 70
             with pytest.raises(TooMuch, match="70"):
                 worker.entity(Budget, "b").ask(Budget.spend, 71)
-    assert bookings(disk, "b") == [10, 10, 10]
+            assert client.entity(Budget, "b").ask(Budget.refund, 5) == 75
+            assert worker.entity(Budget, "b").ask(Budget.spend, 75) == 0, "a no is decided on what is so now"
+    assert bookings(disk, "b") == [10, 10, 10, -5, 75]
 
 
 def test_a_restarted_system_goes_on_with_the_state_of_the_log(disk: Store) -> None:

@@ -213,14 +213,16 @@ def test_a_state_that_cannot_be_copied_is_refused_before_it_is_in_the_log(disk: 
 # ------------------------------------------------------------------ no thread
 
 
-def refuse_threads(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
-    """Let the machine have no thread for an entity, so many times; gives who was refused."""
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, times: int, started: list[str] | None = None) -> list[str]:
+    """Let the machine have no thread for an entity, so many times; gives who was refused, and who `started`."""
     start, refused = threading.Thread.start, list[str]()
 
     def refuse(thread: threading.Thread) -> None:
         if thread.name.startswith("EntityActor") and len(refused) < times:
             refused.append(thread.name)
             raise RuntimeError("can't start new thread")
+        if thread.name.startswith("EntityActor") and started is not None:
+            started.append(thread.name)
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
@@ -312,16 +314,38 @@ def test_an_entity_that_begins_anew_loses_nothing_that_waits(disk: Store, system
     assert bookings(disk, "b") == [1] * 30
 
 
+def test_what_knows_nothing_of_the_state_yet_need_not_begin_anew(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors.entities, "restart_delay", lambda _crashes, _jitter: 0.5)
+    refuse_threads(monkeypatch, 0, started := list[str]())
+    with AgentSystem(disk, run=False) as client:
+        budget, entities = client.entity(Budget, "b"), client.runtime.entities
+        with pytest.raises(EntityCrashError):
+            budget.ask(Budget.crash, "ValueError")
+        budget.tell(Budget.left)
+        wait_for(lambda: len(started) == 2)
+        entities.start_again(Budget, "b")
+        assert budget.ask(Budget.left) == 100
+        assert len(started) == 2
+        entities.start_again(Budget, "b")
+        wait_for(lambda: living(client) == [])
+        assert budget.ask(Budget.left) == 100
+        assert len(started) == 3
+
+
 # ------------------------------------------------------------------ closing
 
 
-def test_a_close_lets_the_running_command_end_and_refuses_what_waits(disk: Store, system: AgentSystem) -> None:
+def test_a_close_lets_the_running_command_end_and_refuses_what_waits(
+    disk: Store, system: AgentSystem, caplog: pytest.LogCaptureFixture
+) -> None:
     budget = system.entity(Budget, "b")
     with gate("close") as held, ThreadPoolExecutor(4) as threads:
         running = threads.submit(budget.ask, Budget.spend_at, "close", 10)
         assert held.reached.wait(PATIENCE)
+        with pytest.raises(AskTimeoutError):
+            budget.with_timeout(0).ask(Budget.spend, 10)
         waiting = [threads.submit(budget.with_timeout(None).ask, Budget.spend, 10) for _ in range(2)]
-        wait_for(lambda: any("2 waiting" in state for _, state in system.runtime.entities.alive()))
+        wait_for(lambda: any("3 waiting" in state for _, state in system.runtime.entities.alive()))
         closing = threads.submit(system.close)
         for future in waiting:
             with pytest.raises(SystemClosedError, match="not its turn yet, and nothing of it was done: this AgentSyst"):
@@ -330,6 +354,25 @@ def test_a_close_lets_the_running_command_end_and_refuses_what_waits(disk: Store
         assert running.result(PATIENCE) == 90
         closing.result(PATIENCE)
     assert bookings(disk, "b") == [10]
+    assert "dead letter" not in caplog.text, "who has given up has been told"
+
+
+def test_a_close_sends_home_who_stands_in_line(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors.places, "MOST_ALIVE", 1)
+    refuse_threads(monkeypatch, 0, started := list[str]())
+    before = set(threading.enumerate())
+    with gate("line") as held, ThreadPoolExecutor(8) as threads:
+        with AgentSystem(disk, run=False, grace=0.05) as client:
+            running = threads.submit(client.entity(Budget, "b").ask, Budget.spend_at, "line", 10)
+            assert held.reached.wait(PATIENCE)
+            waiting = [threads.submit(client.entity(Budget, f"{number}").ask, Budget.left) for number in range(5)]
+            wait_for(lambda: len(client.runtime.entities._boxes) == 6)
+        for future in waiting:
+            assert isinstance(future.exception(PATIENCE), SystemClosedError)
+        held.opened.set()
+        assert isinstance(running.exception(PATIENCE), SystemClosedError)
+    assert join_all(set(threading.enumerate()) - before) == []
+    assert len(started) == 1
 
 
 def test_a_closing_worker_gives_commands_its_grace(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,6 +500,15 @@ def test_an_entity_that_rests_after_a_crash_leaves_its_place_to_others(
     system.entity(Budget, "bad").tell(Budget.left)
     assert system.entity(Budget, "good", timeout=PATIENCE).ask(Budget.left) == 100
     wait_for(lambda: "tests.budget bad" in living(system))
+
+
+def test_an_entity_that_has_rested_takes_a_place_again(system: AgentSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors.places, "MOST_ALIVE", 1)
+    with pytest.raises(EntityCrashError):
+        system.entity(Budget, "bad").ask(Budget.crash, "ValueError")
+    assert system.entity(Budget, "bad").ask(Budget.left) == 100
+    assert system.entity(Budget, "good").ask(Budget.left) == 100
+    wait_for(lambda: living(system) == ["tests.budget good"])
 
 
 def test_above_a_number_of_live_entities_the_one_idle_for_longest_leaves(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from eventsourcing.domain import (
     BaseAggregate,
@@ -26,8 +26,6 @@ from eventsourcing.domain import (
 from domain.errors import DefinitionError
 from domain.retry import MOST_SECONDS
 from domain.types import learn
-
-EntityT = TypeVar("EntityT", bound="Entity")
 
 BASE = ("originator_id", "originator_version", "timestamp", "originator_topic")
 """The fields that each event has of its own, and no method that makes one may take."""

@@ -108,10 +108,10 @@ class Entities:
         self._launch(admitted)
 
     def start_again(self, cls: type[Entity], entity_id: str) -> None:
-        """Let an entity that is live begin anew after the command that it is at: it reads its state from its log."""
+        """Let a live entity begin anew after the command that it is at: its state is read from its log again."""
         with self._lock:
             box = self._boxes.get(stream_of(cls, entity_id))
-            if box is not None and box.actor:
+            if box is not None and not box.fresh:
                 box.again = True
                 box.changed.notify_all()
 
@@ -151,7 +151,7 @@ class Entities:
                 self._places.not_idle(box)
             box.serving = None
             if box.queue and not box.again and not self._closed.is_set():
-                box.leave = False
+                box.leave = box.fresh = False
                 box.serving = box.queue.popleft()
             return box.serving
 
@@ -208,6 +208,7 @@ class Entities:
         refused: deque[Envelope] = deque()
         with self._lock:
             box.actor = box.again = box.leave = False
+            box.fresh = True
             self._places.give_back(box)
             if self._closed.is_set() or not (error is None or isinstance(error, FAILURES)):
                 refused, box.queue = box.queue, refused
@@ -263,8 +264,6 @@ class Entities:
                 for box in self._boxes.values():
                     box.cut_off()
                 self._boxes.clear()
-
-    # ------------------------------------------------------------------ looking
 
     def alive(self) -> list[tuple[Mailbox, str]]:
         """List the entities that have an actor, and what each does."""

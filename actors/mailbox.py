@@ -128,9 +128,10 @@ class Mailbox:
     """What one entity has to do, and how its actor stands. Guarded by the lock of the directory that made it.
 
     `actor` is whether one serves it, `lives` how many have; `placed` whether that takes a place, `in_line` whether it
-    waits for one; `serving` the command that it is at; `again` that it is to begin anew after that, with its state read
-    from the log; `leave` that it is to leave memory if it has nothing to do. `crashes` counts those since the last
-    command that was answered, `rests_until` is when it may begin again, by the monotonic clock.
+    waits for one; `serving` the command that it is at, `fresh` that it was at none yet, and so knows nothing of the
+    entity's state; `again` that it is to begin anew after that command, with the state read from the log; `leave` that
+    it is to leave memory if it has nothing to do. `crashes` counts those since the last command that was answered,
+    `rests_until` is when it may begin again, by the monotonic clock.
     """
 
     cls: type[Entity]
@@ -144,6 +145,7 @@ class Mailbox:
     placed: bool = False
     in_line: bool = False
     serving: Envelope | None = None
+    fresh: bool = True
     again: bool = False
     leave: bool = False
     crashes: int = 0

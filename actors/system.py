@@ -166,8 +166,9 @@ class AgentSystem(Spawner):
 
         A body that has not ended within the grace is given up: it is in doubt, and its late result is not stored. So is
         one that ends because this system refuses it something by now, such as the result of a task for which it waits.
-        Who watches a task (`TaskRef.on_end`) is told at last what the log has then, within a second. Calling it again
-        only waits until it is closed. In a child made by fork it does nothing: it is the parent's.
+        So it is with the commands of entities: those that have not begun are refused. Who watches a task
+        (`TaskRef.on_end`) is told at last what the log has then, within a second. Calling it again only waits until it
+        is closed. In a child made by fork it does nothing: it is the parent's.
         """
         refuse_inside_agent("closing an AgentSystem", "close it where it was opened")
         if self._log is not None and self._ours.forked:

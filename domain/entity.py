@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
 from types import FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from eventsourcing.domain import (
     BaseAggregate,
@@ -30,8 +30,6 @@ from domain.errors import DefinitionError, UnstorableValueError
 from domain.retry import MOST_SECONDS
 from domain.types import learn
 from domain.values import encode
-
-EntityT = TypeVar("EntityT", bound="Entity")
 
 BASE = ("originator_id", "originator_version", "timestamp", "originator_topic")
 """The fields that each event has of its own, and no method that makes one may take."""
@@ -132,10 +130,11 @@ class Entity(BaseAggregate[str], metaclass=EntityType):
             def book(self, amount: Decimal) -> None:
                 self.spent += amount
 
-    An entity of any id exists, in the state of `__init__`, until its first event. Only events change it: what a command
-    changes beside them is gone when it ends. A command may be called again, after another process was first, and on
-    any thread: it touches nothing but the entity. What events, arguments and replies hold is stored as a step's values
-    are. `PASSIVATE_AFTER`: seconds without a command after which it leaves memory; the next one brings it back.
+    An entity of any id exists, in the state of `__init__`, until its first event. Only events change it: a command
+    decides on a copy of the state, and what it changes there beside them is gone when it ends. It may be called again,
+    after another process was first, and on any thread: it touches nothing but the entity, and asks no other. What
+    events, arguments and replies hold is stored as a step's values are. `PASSIVATE_AFTER`: seconds without a command
+    after which it leaves memory; the next one brings it back.
     """
 
     PASSIVATE_AFTER = 30.0

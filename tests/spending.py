@@ -17,7 +17,7 @@ from stores.crash import CrashingStore, CrashPlan
 from tests.budgets import Budget, TooMuch
 
 
-@agent
+@agent(name="spending: spender")
 def spender(amounts: list[int]) -> list[Any]:
     """Ask for one amount after the other, then for two at once, and give the last back."""
     out = [spend(amount) for amount in amounts]
@@ -34,7 +34,7 @@ def spend(amount: int) -> Any:
         return f"only {no.left}"
 
 
-@agent
+@agent(name="spending: async spender")
 async def async_spender(amounts: list[int]) -> list[Any]:
     """Do the same in the other colour."""
     out = [await spend_async(amount) for amount in amounts]

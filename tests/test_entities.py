@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
-from _thread import interrupt_main
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -148,7 +148,9 @@ def test_a_client_and_a_worker_are_asked_alike(disk: Store) -> None:
             assert client.entity(Budget, "b").ask(Budget.spend, 10) == 70
             with pytest.raises(TooMuch, match="70"):
                 worker.entity(Budget, "b").ask(Budget.spend, 71)
-    assert bookings(disk, "b") == [10, 10, 10]
+            assert client.entity(Budget, "b").ask(Budget.refund, 5) == 75
+            assert worker.entity(Budget, "b").ask(Budget.spend, 75) == 0, "a no is decided on what is so now"
+    assert bookings(disk, "b") == [10, 10, 10, -5, 75]
 
 
 def test_a_restarted_system_goes_on_with_the_state_of_the_log(disk: Store) -> None:
@@ -408,12 +410,14 @@ def test_a_command_that_has_not_begun_in_time_is_never_done(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("disk", ["memory"], indirect=True)
 def test_a_command_that_has_begun_goes_on_and_its_late_answer_is_a_dead_letter(
     disk: Store, system: AgentSystem, caplog: pytest.LogCaptureFixture
 ) -> None:
     budget = system.entity(Budget, "b")
+    budget.ask(Budget.left)
     with gate("slow") as slow, ThreadPoolExecutor(1) as thread:
-        late = thread.submit(budget.with_timeout(0.3).with_key("k").ask, Budget.spend_at, "slow", 1)
+        late = thread.submit(budget.with_timeout(0.5).with_key("k").ask, Budget.spend_at, "slow", 1)
         assert slow.reached.wait(PATIENCE)
         with pytest.raises(AskTimeoutError, match=r"spend_at of tests.budget b .*: it has begun, and may yet be done"):
             late.result(PATIENCE)
@@ -426,9 +430,9 @@ def test_a_command_that_has_begun_goes_on_and_its_late_answer_is_a_dead_letter(
 def test_who_is_interrupted_while_asking_leaves_no_answer_without_a_word(
     system: AgentSystem, caplog: pytest.LogCaptureFixture
 ) -> None:
-    budget = system.entity(Budget, "b", timeout=PATIENCE)
+    budget, me = system.entity(Budget, "b", timeout=PATIENCE), threading.get_ident()
     with gate("interrupt") as held, ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: held.reached.wait(PATIENCE) and interrupt_main())
+        thread.submit(lambda: held.reached.wait(PATIENCE) and signal.pthread_kill(me, signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             budget.ask(Budget.spend_at, "interrupt", 1)
         held.opened.set()

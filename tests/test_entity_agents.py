@@ -56,7 +56,7 @@ def nothing_has_run() -> None:
     ran.clear()
 
 
-@agent
+@agent(name="entities: spend all")
 def spend_all(amount: int, times: int) -> list[Any]:
     budget, out = entity(Budget, "b"), list[Any]()
     for _ in range(times):
@@ -67,7 +67,7 @@ def spend_all(amount: int, times: int) -> list[Any]:
     return out
 
 
-@agent
+@agent(name="entities: spend all async")
 async def spend_all_async(amount: int, times: int) -> list[Any]:
     budget, out = entity(Budget, "b"), list[Any]()
     for _ in range(times):
@@ -94,7 +94,7 @@ def test_an_ask_is_a_step_whose_key_is_in_the_entitys_log(disk: Store, colour: s
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("point", ["body.before", "append.before", "append.inside", "append.after", "body.after"])
-def test_a_death_at_an_ask_books_once_and_a_replay_gets_the_first_answer(disk: Store, colour: str, point: str) -> None:
+def test_a_death_at_an_ask_books_once_and_a_replay_gets_the_first_answer(colour: str, point: str) -> None:
     for nth in range(1, 12):
         with open_store("memory:") as store:
             try:
@@ -116,7 +116,7 @@ def test_a_no_arrives_as_itself_live_and_in_a_replay(disk: Store, colour: str, t
     replay_history(SPENDERS[colour], tmp_path / "spender.json")
 
 
-@agent
+@agent(name="entities: lets through")
 def lets_through(how: str) -> Any:
     budget = entity(Budget, "b")
     if how == "no":
@@ -142,7 +142,7 @@ def test_what_an_agent_lets_through_fails_its_task(disk: Store, how: str, kind: 
     assert bookings(disk, "b") == []
 
 
-@agent
+@agent(name="entities: catches")
 def catches() -> list[str]:
     found = []
     for how in ("ValueError", "KeyboardInterrupt"):
@@ -188,7 +188,7 @@ def by_hand(amount: int) -> int:
         return entity(Budget, "b").ask(Budget.spend, amount)
 
 
-@agent
+@agent(name="entities: everywhere")
 def everywhere() -> list[int]:
     out = [inner(1), inner_async.sync(1), in_a_body(1), in_an_async_body.sync(1)]
     out += sorted(gather(partial(entity(Budget, "b").ask, Budget.spend, 1), partial(inner, 1), partial(in_a_body, 1)))
@@ -200,7 +200,7 @@ def everywhere() -> list[int]:
     return out
 
 
-@agent
+@agent(name="entities: everywhere async")
 async def everywhere_async() -> list[int]:
     out = [await inner.aio(1), await inner_async(1), await in_a_body.aio(1), await in_an_async_body(1)]
     asks = entity(Budget, "b").ask_async(Budget.spend, 1), inner_async(1), in_a_body.aio(1)
@@ -220,7 +220,7 @@ def test_an_entity_is_asked_from_everywhere_in_a_program(disk: Store, whole: Any
     assert len(set(keys)) == len(keys)
 
 
-@agent
+@agent(name="entities: asks in vain")
 def asks_in_vain() -> dict[str, str]:
     """Does what may not be done inside an agent."""
     budget, refused = entity(Budget, "b"), dict[str, str]()
@@ -246,7 +246,7 @@ def asks_in_vain() -> dict[str, str]:
     return refused
 
 
-@agent
+@agent(name="entities: asks in vain async")
 async def asks_in_vain_async() -> dict[str, str]:
     budget = entity(Budget, "b")
     with pytest.raises(BlockingCallError) as blocks:
@@ -287,7 +287,7 @@ def careless(amount: int) -> int:
     return entity(Budget, "b").ask(Budget.spend, amount)
 
 
-@agent
+@agent(name="entities: runs a body")
 def runs_a_body(which: str) -> int:
     return (careless if which == "careless" else in_a_body)(10)
 
@@ -305,12 +305,12 @@ def test_an_ask_in_a_body_is_repeated_with_it_unless_it_has_the_steps_key(
 # ------------------------------------------------------------------ cut off
 
 
-@agent
+@agent(name="entities: spends at")
 def spends_at(name: str) -> list[int]:
     return [entity(Budget, "b").ask(Budget.spend_at, name, 10), entity(Budget, "b").ask(Budget.left)]
 
 
-@agent
+@agent(name="entities: spends at async")
 async def spends_at_async(name: str) -> list[int]:
     budget = entity(Budget, "b")
     return [await budget.ask_async(Budget.spend_at, name, 10), await budget.ask_async(Budget.left)]
@@ -365,7 +365,7 @@ def test_an_ask_in_a_body_of_a_worker_that_closes_is_no_failure_of_the_body(
     assert len([event for event in log(disk) if isinstance(event, StepStarted)]) == 2
 
 
-@agent
+@agent(name="entities: cancels")
 async def cancels(name: str) -> list[Any]:
     budget = entity(Budget, "b")
     try:
@@ -396,12 +396,12 @@ def test_a_cancellation_leaves_the_agent_with_what_the_entity_has_done(disk: Sto
 # ------------------------------------------------------------------ around
 
 
-@agent
+@agent(name="entities: asks once")
 def asks_once() -> int:
     return entity(Budget, "b").ask(Budget.spend, 10)
 
 
-@agent
+@agent(name="entities: asks once async")
 async def asks_once_async() -> int:
     return await entity(Budget, "b").ask_async(Budget.spend, 10)
 

@@ -41,7 +41,7 @@ from tests.budgets import PATIENCE, Budget, TooMuch, bookings, gate, replayed, r
 from tests.lives import live, log, wait_for
 from tests.test_entity_agents import asks_once, asks_once_async
 
-SOME = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=30)
+SOME = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=15)
 COLOURS = ["sync", "async"]
 
 # ------------------------------------------------------------------ programs that ask
@@ -208,11 +208,9 @@ def test_branches_that_ask_book_each_of_their_asks_once(
 
 
 EVERYTHING = [
-    ["spend", 30],
-    ["gather", [[["spend", 20], ["left"]], [["body", 10]]]],
+    ["gather", [[["spend", 40]], [["body", 10]]]],
     ["agent", [["spend_twice", 15], ["spend", 50]]],
     ["refund", 5],
-    ["body", 7],
 ]
 
 
@@ -222,8 +220,8 @@ def test_every_single_boundary_of_a_program_that_asks(disks: Disks, colour: str)
     for done in every_crash_point(WALKERS[colour], EVERYTHING, new_store=disks.new):
         check(done, disks.opened())
         runs.append(done)
-    assert len(runs) == len(runs[0].points) + 1 > 40
-    assert {tuple(flat(done.result)[-4:]) for done in runs} == {(10, "only 10", 15, 8)}
+    assert len(runs) == len(runs[0].points) + 1 > 35
+    assert {tuple(flat(done.result)[-3:]) for done in runs} == {(20, "only 20", 25)}
 
 
 booked, looked = threading.Event(), threading.Event()
@@ -376,7 +374,7 @@ class TwoProcesses(RuleBasedStateMachine):
         assert (state.spent, len(state.notes)) == (self.spent, self.notes) if state else self.notes == 0
 
 
-TwoProcesses.TestCase.settings = settings(SOME, max_examples=25, stateful_step_count=25)
+TwoProcesses.TestCase.settings = settings(SOME, max_examples=15, stateful_step_count=25)
 test_two_processes_answer_as_one_object_would = TwoProcesses.TestCase
 
 
@@ -388,12 +386,12 @@ def away(unknown_fate: bool) -> StoreUnavailableError:
 
 
 @pytest.mark.parametrize("run", [True, False])
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("point", ["append.before", "append.inside", "append.after"])
 def test_a_command_is_done_once_whatever_its_append_meets(disk: Store, point: str, times: int, run: bool) -> None:
     plan = FaultPlan(0, point, lambda: away(unknown_fate=True))
     with AgentSystem(CrashingStore(disk, plan), run=run) as system:
-        for booked in range(1, 4):
+        for booked in (1, 2):
             plan.times += times if point != "append.after" else 1
             assert system.entity(Budget, "b").ask(Budget.spend, 10) == 100 - 10 * booked
             assert bookings(disk, "b") == [10] * booked

@@ -115,12 +115,25 @@ class Money:
     currency: str = "EUR"
 
 
+@dataclass(frozen=True)
+class Coin:
+    cents: int
+
+
+@dataclass(frozen=True)
+class Note:
+    euros: int
+
+
 class Counting:
     """A plain base class, whose commands are an entity's too."""
 
     def add_money(self, money: Money) -> int:
         self.trigger_event(self.Paid, money=money)  # type: ignore[attr-defined]
         return self.count  # type: ignore[attr-defined,no-any-return]
+
+    def worth(self, note: Note) -> int:
+        return note.euros
 
 
 class Till(Counting, Entity):
@@ -138,6 +151,12 @@ class Till(Counting, Entity):
         TOPIC = "till-closed"
         by: str
 
+    class Found(Entity.Event):
+        coin: Coin
+
+        def apply(self, till: Any) -> None:
+            till.count += self.coin.cents
+
     def __post_init__(self) -> None:
         self.count = self.opened
 
@@ -152,6 +171,10 @@ class Till(Counting, Entity):
     @event
     def count_again(self, found: int) -> None:
         self.count = found
+
+    def find(self, cents: int) -> int:
+        self.trigger_event(self.Found, coin=Coin(cents))
+        return self.count
 
     def name(self) -> str:
         return f"{self.id} {self.version}"
@@ -182,19 +205,22 @@ def test_events_have_topics_of_their_own_or_of_their_entity(disk: Store, client:
     till.ask(Till.lose)
     till.ask(Till.close, by="ann")
     till.ask(Till.count_again, found=5)
+    assert till.ask(Till.find, 1) == 6, "a class is known by an event's annotation"
+    assert till.ask(Till.worth, Note(5)) == 5, "and by that of a command which is a plain base class's"
     assert [(row.topic, row.fields) for row in rows(disk, "t", Till)] == [
         ("tests.till.Created", {"opened": 7}),
         ("tests.till.Paid", {"money": {"$": "obj", "t": "Money", "v": {"amount": 3, "currency": "EUR"}}}),
         ("till-lost", {"amount": 1}),
         ("till-closed", {"by": "ann"}),
         ("tests.till.CountAgain", {"found": 5}),
+        ("tests.till.Found", {"coin": {"$": "obj", "t": "Coin", "v": {"cents": 1}}}),
     ]
     assert (till.ask(Till.name), till.ask(Till.currency, Money(1, "CHF")), till.ask(Till.kind)) == (
-        "t 5",
+        "t 6",
         "CHF",
         "Till",
     )
-    assert vars(replayed(disk, "t", Till).aggregate)["count"] == 5
+    assert vars(replayed(disk, "t", Till).aggregate)["count"] == 6
 
 
 def test_an_inherited_entity_is_one_of_its_own(disk: Store, client: AgentSystem) -> None:

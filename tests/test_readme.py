@@ -111,7 +111,7 @@ def test_the_crew_shares_its_budget_and_never_overspends_it(weather: Path) -> No
         ended = subprocess.run(
             [sys.executable, "shop.py"], cwd=weather, capture_output=True, text=True, timeout=60, check=True
         )
-        told, results = sorted(ended.stdout.splitlines(), reverse=True)
+        results, told = ended.stdout.splitlines()
         assert told == "ann completed"
         assert sorted(re.findall(r"\d+ left|no", results)) == ["10 left", "10 left", "30 left", "no"]
 

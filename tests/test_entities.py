@@ -430,11 +430,18 @@ def test_a_command_that_has_begun_goes_on_and_its_late_answer_is_a_dead_letter(
 def test_who_is_interrupted_while_asking_leaves_no_answer_without_a_word(
     system: AgentSystem, caplog: pytest.LogCaptureFixture
 ) -> None:
-    budget, me = system.entity(Budget, "b", timeout=PATIENCE), threading.get_ident()
+    budget, me, caught = system.entity(Budget, "b", timeout=PATIENCE), threading.get_ident(), threading.Event()
+
+    def interrupt() -> None:  # again, where Python was just about to wait and has not looked
+        while held.reached.wait(PATIENCE) and not caught.is_set():
+            signal.pthread_kill(me, signal.SIGINT)
+            caught.wait(2)
+
     with gate("interrupt") as held, ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: held.reached.wait(PATIENCE) and signal.pthread_kill(me, signal.SIGINT))
+        thread.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             budget.ask(Budget.spend_at, "interrupt", 1)
+        caught.set()
         held.opened.set()
         assert budget.ask(Budget.left) == 99
     assert [record.getMessage() for record in caplog.records] == [

@@ -16,22 +16,28 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     entity_log, task_log, appender        what is in the logs; the one appender of a task
 #     options, naming, definitions          what can be said of a step; @agent, @step
 #     runtime, colours                      what a system runs things on; how sync and async code wait
+#     spawned                               what a spawn is given, checked
 #     mailbox, places                       what entities are asked; which of them have an actor
 #     entity_actor, entities                who answers; which entities are in memory
-#     activation, body                      one incarnation and how it closes; one entry into a body
-#     raised, recorded, call                errors that arrive as themselves; what the log has of a call; one call
+#     lines, activation, body               how an agent's lines wait together; one incarnation and how it closes;
+#                                           one entry into a body
+#     raised, recorded                      errors that arrive as themselves; what the log has of a call
+#     waits, call                           one wait; one call of a step
 #     scope, context                        where in the program code stands; what running code calls
-#     entity_ref                            how an entity is asked
+#     pausing, undo, approvals, children    sleep, receive, wait_any; compensate; people; children
+#     settling, entity_ref                  what a task owes before it ends; how an entity is asked
 #     branches, frameworks                  side by side; steps by name
 #     groups, worker                        who begins anew with whom; what the actors of one worker share
 #     tenure, outage                        the rules of the lease; growing waits for the store
 #     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
 #     directory, supervisor                 who is active; what follows an end
-#     lease, second_looks, recovery         beats and the frozen; what is held and looked at again; what is due
+#     lease, second_looks, outbox, recovery beats and the frozen; what is held and looked at again; which parents have
+#                                           to be told; what is due
 #     tree, outline                         the supervision tree in one constructor; trees to look at
 #     notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
 #     replay, history                       one log against today's code; a log as a file
-#     ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
+#     remote, ref, asked                    what is brought to a task; TaskRef; approvals that nobody has answered
+#     spawning, group_ref, system           how tasks are spawned; TaskGroup, AgentSystem
 #     testing                               the kit for users' own tests
 #     check, look, serve, pool, cli, …      the command line
 
@@ -58,8 +64,10 @@ _guard_names()
 
 from eventsourcing.domain import event  # noqa: E402  the library's own, for entities
 
-from actors.body import heartbeat  # noqa: E402  after the guard
+from actors.approvals import Approval, Decision, request_approval, request_approval_async  # noqa: E402  after the guard
+from actors.body import heartbeat  # noqa: E402
 from actors.branches import branch, gather, map_steps  # noqa: E402
+from actors.children import ChildRef, spawn_child, spawn_child_async  # noqa: E402
 from actors.context import patched, step_info, task_info  # noqa: E402
 from actors.definitions import Agent, AsyncAgent, AsyncStep, Step, agent, step  # noqa: E402
 from actors.entity_ref import EntityRef, entity  # noqa: E402
@@ -69,14 +77,32 @@ from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknow
 from actors.notice import Notice  # noqa: E402
 from actors.options import StepOptions  # noqa: E402
 from actors.outline import TreeNode  # noqa: E402
+from actors.pausing import (  # noqa: E402
+    Awaited,
+    First,
+    Signal,
+    Timer,
+    receive,
+    receive_async,
+    sleep,
+    sleep_async,
+    sleep_until,
+    sleep_until_async,
+    wait_any,
+    wait_any_async,
+)
 from actors.ref import TaskRef  # noqa: E402
+from actors.remote import Cancellation  # noqa: E402
 from actors.system import AgentSystem  # noqa: E402
+from actors.undo import compensate  # noqa: E402
 from actors.view import StepView, TaskView  # noqa: E402
 from actors.watching import Watch  # noqa: E402
 from domain.entity import Entity  # noqa: E402
 from domain.errors import (  # noqa: E402
+    AlreadyDecidedError,
     AskTimeoutError,
     BlockingCallError,
+    ChildError,
     DefinitionError,
     EntityCrashError,
     EntityError,
@@ -93,21 +119,26 @@ from domain.errors import (  # noqa: E402
     PerdureError,
     Rejected,
     ResolveError,
+    SignalConflictError,
     StepError,
     StepTimeoutError,
     Suspended,
     SystemClosedError,
+    TaskCancelled,
+    TaskCancelledError,
     TaskConflictError,
     TaskEndedError,
     TaskError,
     TaskFailedError,
     TaskHeldError,
     UnknownAgentError,
+    UnknownApprovalError,
     UnknownTaskError,
     UnknownTypeError,
     UnreadableEntityError,
     UnreadableTaskError,
     UnstorableValueError,
+    WaitTimeoutError,
 )
 from domain.faults import Fault  # noqa: E402
 from domain.retry import RetryPolicy  # noqa: E402
@@ -124,10 +155,17 @@ from stores import (  # noqa: E402
 __all__ = [
     "Agent",
     "AgentSystem",
+    "AlreadyDecidedError",
+    "Approval",
     "AskTimeoutError",
     "AsyncAgent",
     "AsyncStep",
+    "Awaited",
     "BlockingCallError",
+    "Cancellation",
+    "ChildError",
+    "ChildRef",
+    "Decision",
     "DefinitionError",
     "Doubt",
     "Entity",
@@ -137,6 +175,7 @@ __all__ = [
     "EntityStoppedError",
     "FailTask",
     "Fault",
+    "First",
     "GivenUp",
     "GroupConflictError",
     "Happened",
@@ -154,6 +193,8 @@ __all__ = [
     "Rejected",
     "ResolveError",
     "RetryPolicy",
+    "Signal",
+    "SignalConflictError",
     "Step",
     "StepError",
     "StepInfo",
@@ -165,6 +206,8 @@ __all__ = [
     "StoreUnavailableError",
     "Suspended",
     "SystemClosedError",
+    "TaskCancelled",
+    "TaskCancelledError",
     "TaskConflictError",
     "TaskEndedError",
     "TaskError",
@@ -174,17 +217,21 @@ __all__ = [
     "TaskInfo",
     "TaskRef",
     "TaskView",
+    "Timer",
     "TreeNode",
     "Unknown",
     "UnknownAgentError",
+    "UnknownApprovalError",
     "UnknownTaskError",
     "UnknownTypeError",
     "UnreadableEntityError",
     "UnreadableTaskError",
     "UnstorableValueError",
+    "WaitTimeoutError",
     "Watch",
     "agent",
     "branch",
+    "compensate",
     "entity",
     "event",
     "gather",
@@ -193,10 +240,22 @@ __all__ = [
     "map_steps",
     "open_store",
     "patched",
+    "receive",
+    "receive_async",
     "register",
+    "request_approval",
+    "request_approval_async",
     "run_step",
     "run_step_async",
+    "sleep",
+    "sleep_async",
+    "sleep_until",
+    "sleep_until_async",
+    "spawn_child",
+    "spawn_child_async",
     "step",
     "step_info",
     "task_info",
+    "wait_any",
+    "wait_any_async",
 ]

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from actors.appender import Appender, Decide
+from actors.lines import HOPE, LINGER, Lines
 from actors.runtime import Runtime
 from domain.errors import OwnershipLost, StepError, Suspended
 from domain.journal import Differs
-from domain.task import DIFFERS, IN_DOUBT, AgentTask
+from domain.state import DIFFERS, IN_DOUBT
+from domain.task import AgentTask
 from stores import StoreError
+from stores.task_index import Birth
 
 logger = logging.getLogger("perdure")
 
-LINGER = 1.0
-"""Seconds that a task which only waits keeps its place; what waits for longer is unwound, and costs one row."""
+GRACE = 10.0
+"""Seconds that a cancelled task has to clean up, unless told otherwise."""
 LOOK_AGAIN = 0.1
 """Seconds between two looks: whether a worker that waits for bodies has given them up, whether a lease holds again."""
+
+
+class RunningBody(Protocol):
+    """A body, as its activation knows it."""
+
+    def call_off(self) -> None:
+        """Let it know that its task was called off."""
+        ...
 
 
 class StopAsked(Exception):  # noqa: N818  control flow, caught where it is raised for
@@ -37,7 +48,8 @@ class Hints:
 
     `stop`, the worker's, and `way`, the task's own, are looked at before each body; after `over` nobody waits for
     bodies any more. `proven` is called at the first outcome, `lend` while a body waits for a task. While not
-    `leased()`, no body begins.
+    `leased()`, no body begins; where it is `crowded()`, others stand in line for the place. `look` makes the worker
+    look for work at once, `ring` at a task that may run here.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -46,6 +58,9 @@ class Hints:
     proven: Callable[[], None] = lambda: None
     lend: Callable[[], AbstractContextManager[None]] = nullcontext
     leased: Callable[[], bool] = lambda: True
+    crowded: Callable[[], bool] = lambda: False
+    look: Callable[[], None] = lambda: None
+    ring: Callable[[str], None] = lambda _: None
 
     def asked_to_stop(self) -> bool:
         """Tell whether no further body may start: the worker stops, or the task is to make way for another."""
@@ -61,7 +76,7 @@ class Refusal:
     message: str
 
 
-class Activation:
+class Activation(Lines):
     """One incarnation of a task's actor. Safe in all threads: an agent's branches share it.
 
     It closes when it stops, for any reason: from then on every call in it raises the same exception again, and nothing
@@ -79,6 +94,7 @@ class Activation:
         *,
         probe: bool = False,
     ) -> None:
+        super().__init__(runtime.clock)
         self.appender = appender
         self.task: AgentTask = appender.task
         self.store = appender.log.store
@@ -92,10 +108,7 @@ class Activation:
         self.probe = probe
         self.cancel: Callable[[], None] = lambda: None
         self._proven = False
-        self._gate = threading.Condition()
-        self._bodies: dict[object, str] = {}
-        self._lines, self._by_hand = 1, 0
-        self._dues: dict[object, float | None] = {}
+        self._bodies: dict[RunningBody, str] = {}
         self._ending = False
         self._mark: Decide | None = None
 
@@ -118,11 +131,6 @@ class Activation:
                 self.closed = reason
             self._gate.notify_all()
         raise self.closed.with_traceback(None)
-
-    def wake(self) -> None:
-        """Make who waits here look again: the system stops, or the task is lost."""
-        with self._gate:
-            self._gate.notify_all()
 
     def lose(self, reason: BaseException) -> None:
         """Close because the task is another's; nothing more of it is written here."""
@@ -202,13 +210,13 @@ class Activation:
 
     # ------------------------------------------------------------------ appending
 
-    def append(self, decide: Decide, inside: Callable[[], None] | None = None) -> None:
+    def append(self, decide: Decide, inside: Callable[[], None] | None = None, births: Sequence[Birth] = ()) -> None:
         """Append for this activation; whatever keeps it from being written closes it.
 
         `inside` is called in the transaction; where it raises StopAsked, nothing is written, and that goes through.
         """
         try:
-            self.appender.append(decide, inside=inside)
+            self.appender.append(decide, inside=inside, births=births)
         except StopAsked:
             raise
         except BaseException as error:
@@ -288,13 +296,13 @@ class Activation:
         with self._gate:
             return sorted(self._bodies.values())
 
-    def enter_body(self, body: object, path: str) -> None:
+    def enter_body(self, body: RunningBody, path: str) -> None:
         """Take note that a body is about to run. Raises what the activation was closed by meanwhile."""
         with self._gate:
             self.check()
             self._bodies[body] = path
 
-    def leave_body(self, body: object) -> None:
+    def leave_body(self, body: RunningBody) -> None:
         """Take note that a body has ended and is recorded, or was given up."""
         with self._gate:
             self._bodies.pop(body, None)
@@ -308,93 +316,84 @@ class Activation:
 
     # ------------------------------------------------------------------ waiting
 
-    def add_line(self, *, by_hand: bool = False) -> None:
-        """Count one more line of execution: a branch on a thread, or in an asyncio task, of its own."""
-        with self._gate:
-            self._lines += 1
-            self._by_hand += by_hand
+    def runs_bodies(self) -> bool:
+        """Tell whether a body runs; the gate is held."""
+        return bool(self._bodies)
 
-    def drop_line(self, *, by_hand: bool = False) -> None:
-        """Count one line of execution less; if all that are left wait, the task is unwound."""
-        with self._gate:
-            self._lines -= 1
-            self._by_hand -= by_hand
-            self._gate.notify_all()
+    def keeps_place(self, waited: float) -> bool:
+        """Tell whether a task that has waited for others for so long is to keep its place; the gate is held.
+
+        Who cleans up after a cancellation does: it has a grace of seconds, and that is over soon.
+        """
+        if self.task.delivered and self.task.concluded is None:
+            return True
+        return waited < HOPE and bool(self.task.waiting) and not self.hints.crowded()
+
+    def leave(self, rest: float | None, *, waits: bool) -> NoReturn:
+        """Unwind the task: it is to stop, or (`waits`) all of it waits, for `rest` seconds where it has a time."""
+        if waits:
+            self.suspend(None if rest is None else self.clock.now() + rest, here=True)
+        self.stop(here=True)
 
     def wait_until(self, due: float, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait in place until `due`, Unix seconds, or `unless()`, for which `wake` has to be called.
-
-        Where all of the task waits for longer than a moment, it is unwound. Raises what closed the activation, also
-        while it waits.
-        """
-        me = object()
-        with self._gate:
-            self._dues[me] = due
-            self._gate.notify_all()
-        try:
-            while not self._waited(due, unless):
-                pass
-        finally:
-            with self._gate:
-                del self._dues[me]
-
-    def join(self, over: Callable[[], bool]) -> None:
-        """Wait until `over()`, which other lines of execution bring about by ending, unwound or not."""
-        with self.joining(), self._gate:
-            self._gate.wait_for(over)
-
-    @contextmanager
-    def joining(self) -> Iterator[None]:
-        """Count the line of execution that calls among those that wait."""
-        me = object()
-        with self._gate:
-            self._dues[me] = None
-            self._gate.notify_all()
-        try:
-            yield
-        finally:
-            with self._gate:
-                del self._dues[me]
-
-    def _waited(self, due: float, unless: Callable[[], bool]) -> bool:
-        """Wait once; tells whether the wait is over."""
-        clock = self.runtime.clock
-        with self._gate:
-            self.check()
-            if unless() or clock.now() >= due:
-                return True
-            stop, rest = self.hints.asked_to_stop(), self._all_wait_until()
-            if not stop and (rest is None or rest - clock.now() <= LINGER):
-                clock.idle(rest if rest is not None else self._hands_wait_until())
-                clock.wait(self._gate, due - clock.now())
-                return False
-        return self.stop(here=True) if rest is None else self.suspend(rest, here=True)
-
-    def _all_wait_until(self) -> float | None:
-        """Give when the first wait of this task is over, if all that it does is wait."""
-        return None if len(self._dues) < self._lines else self._first_due()
-
-    def _hands_wait_until(self) -> float | None:
-        """Give when the first wait is over where only the main line does not wait, as far as one can tell here.
-
-        It may sit in a join of its own, for lines that were opened by hand.
-        """
-        joins = self._by_hand and not self._bodies and len(self._dues) == self._lines - 1
-        return self._first_due() if joins else None
-
-    def _first_due(self) -> float | None:
-        return min((due for due in self._dues.values() if due is not None), default=None)
+        """Wait in place until `due`, Unix seconds, or `unless()`, for which `wake` has to be called."""
+        self.wait_for(lambda: due - self.clock.now(), unless)
 
     def wait_for_threads(self, error: BaseException, *, here: bool) -> NoReturn:
         """Unwind the task for a moment: the machine has no thread left, what was to run has not begun."""
         self.check()
         logger.warning("task %s waits for a moment: %s", self.task.id, error)
-        self.suspend(self.runtime.clock.now() + LINGER, here=here)
-
-    def suspend(self, due: float, *, here: bool) -> NoReturn:
-        """Unwind the task until `due`, Unix seconds."""
+        due = self.clock.now() + LINGER
         self.end(
             lambda task, now: task.passivate(self.number, now, [], due=due),
             Suspended(f"task {self.task.id} waits"),
             here=here,
         )
+
+    def suspend(self, due: float | None, *, here: bool) -> NoReturn:
+        """Unwind the task until `due`, Unix seconds, or until what it waits for is in its log."""
+        self.end(
+            lambda task, now: task.suspend(self.number, now, due, self.clock.moment()),
+            Suspended(f"task {self.task.id} waits"),
+            here=here,
+        )
+
+    # ------------------------------------------------------------------ news
+
+    def read_news(self) -> None:
+        """Fold what others have appended, and let who waits or runs here know of it."""
+        if self.closed is not None:
+            return
+        self.appender.catch_up()
+        if self.task.cancel is not None:
+            with self._gate:
+                bodies = list(self._bodies)
+            for body in bodies:
+                body.call_off()
+        self.wake()
+
+    def expire(self) -> None:
+        """Call the task off where its deadline has passed."""
+        deadline = self.task.deadline
+        if self.closed is None and deadline is not None and self.task.cancel is None and self.clock.now() >= deadline:
+            self.appender.append(lambda task, now: task.expire(now, GRACE))
+            self.read_news()
+
+    def cut_short(self) -> bool:
+        """End the task where the grace after its cancellation has passed; tells whether that is so.
+
+        Bodies that run on are in doubt: nobody waits for them any more.
+        """
+        task = self.task
+        if task.cancel is None or task.concluded is not None or self.clock.now() < task.cancel_until:
+            return False
+        with self._gate:
+            if self.closed is not None:
+                return False
+            self.closed = Suspended(f"task {task.id} was cancelled, and its grace is over")
+            self._bodies.clear()
+            self._gate.notify_all()
+        logger.warning("task %s was cancelled, and its clean-up has not ended within %g s", task.id, task.cancel.grace)
+        self.appender.append(lambda task, now: task.end_cancelled(self.number, now, cut=True))
+        self.cancel()
+        return True

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -26,10 +26,11 @@ from actors.commit import commit
 from actors.mapper import TOKEN_SIZE, token_of
 from actors.patience import Patience
 from actors.task_log import TaskLog, index_row
-from domain.events import TaskEvent
+from domain.events import ChildSpawned, TaskEvent
 from domain.fold import fold, preview
 from domain.task import AgentTask
 from stores import AppendConflictError, StoreUnavailableError
+from stores.task_index import Birth
 
 Decide = Callable[[AgentTask, float], list[TaskEvent]]
 """A decision: the task and the time in seconds of Unix time to events; called again after a conflict."""
@@ -48,7 +49,7 @@ class Appender:
     def __init__(self, log: TaskLog, task: AgentTask, patience: Patience | None = None) -> None:
         self.log = log
         self.task = task
-        self._patience = patience or log.patience
+        self.patience = patience or log.patience
         # No loop stands in a `with` of it: from Python 3.12 on, an interrupt at the jump back may not leave the block.
         self._mutex = threading.Lock()
         self._leader: object = None
@@ -58,12 +59,20 @@ class Appender:
         self._flight: _Flight | None = None
         self._torn = False
 
-    def append(self, decide: Decide, *, turn: float = -1, inside: Callable[[], None] | None = None) -> list[TaskEvent]:
+    def append(
+        self,
+        decide: Decide,
+        *,
+        turn: float = -1,
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> list[TaskEvent]:
         """Decide, commit, fold; after a conflict read on and decide again. Returns this decision's events, or none.
 
         When it returns, the events are durably in the log and folded, together with what others brought. `turn`:
         seconds to wait while another append is in flight; StoreUnavailableError then, and nothing is decided later.
         `inside` is called once in each transaction that carries the events, and undoes it by raising, whatever it is.
+        `births` are the children that a `ChildSpawned` among the events speaks of: made with it, or not at all.
 
         Raises what the decision or `inside` raises, and then the others go on without it; UnknownTaskError when the
         task was deleted meanwhile; UnreadableTaskError; the store's errors when patience is out.
@@ -74,14 +83,14 @@ class Appender:
                 if self._leader is None and not self._riders and not self._torn:
                     self._leader = me
             if self._leader is me:
-                return self._alone(decide, inside)
+                return self._alone(decide, inside, births)
         finally:
             try:
                 self._leave(me)
             except BaseException:  # interrupted on the way out: those behind must not wait for ever
                 self._leave(me)
                 raise
-        return self._together(_Part(decide, inside), turn)
+        return self._together(_Part(decide, inside, births), turn)
 
     def catch_up(self) -> None:
         """Fold what others have appended since."""
@@ -172,14 +181,14 @@ class Appender:
 
     # ------------------------------------------------------------------ one append
 
-    def _alone(self, decide: Decide, inside: Callable[[], None] | None) -> list[TaskEvent]:
+    def _alone(self, decide: Decide, inside: Callable[[], None] | None, births: Sequence[Birth]) -> list[TaskEvent]:
         """Append one decision that nothing goes with: it needs no copy, and has nobody to answer but its caller."""
         while True:
             events = decide(self.task, self.log.now())
             if not events:
                 break
             token = os.urandom(TOKEN_SIZE)
-            if self._commit(events, self._mapped(events, token), token, inside):
+            if self._commit(events, self._mapped(events, token), token, inside, births):
                 break
         self._hint()
         return events
@@ -247,10 +256,15 @@ class Appender:
         if not flight.rows:
             return True
         self._flight = flight
-        return self._commit(flight.events, flight.rows, flight.token, flight.inside)
+        return self._commit(flight.events, flight.rows, flight.token, flight.inside, flight.births)
 
     def _commit(
-        self, events: list[TaskEvent], rows: list[StoredEvent], token: bytes, inside: Callable[[], None] | None
+        self,
+        events: list[TaskEvent],
+        rows: list[StoredEvent],
+        token: bytes,
+        inside: Callable[[], None] | None,
+        births: Sequence[Birth],
     ) -> bool:
         """Append and fold; False where others were first: their events are folded instead."""
         task, log = self.task, self.log
@@ -261,10 +275,13 @@ class Appender:
                 index_row(preview(task, events)),
                 (task.birth, task.version),
                 read_on=self._read_on,
-                away=self._patience.waiter(),
+                away=self.patience.waiter(),
                 inside=inside,
+                births=[birth for birth in births if _speak_of(events, birth)] if births else (),
             )
         except AppendConflictError as conflict:
+            if conflict.task_id != task.id:
+                raise log.taken(conflict.task_id) from None
             raise log.astray(task, conflict.found) from None
         if found:
             return token_of(found[0]) == token
@@ -287,7 +304,7 @@ class Appender:
         """Find out what became of a batch that was given up in flight, and replay: the fold may be torn too."""
         task, log, flight = self.task, self.log, self._flight
         rows = [] if flight is None else self._rows(flight.base)
-        fresh = log.load(task.id, self._patience)
+        fresh = log.load(task.id, self.patience)
         if fresh.birth != task.birth:
             raise log.astray(task, None)
         vars(task).update(vars(fresh))
@@ -303,7 +320,7 @@ class Appender:
         return rows
 
     def _rows(self, beyond: int) -> list[StoredEvent]:
-        away = self._patience.waiter()
+        away = self.patience.waiter()
         while True:
             try:
                 return list(self.log.recorder.select_events(self.task.id, gt=beyond))
@@ -323,9 +340,17 @@ class _Part:
     answer now, or the lead.
     """
 
-    def __init__(self, decide: Decide, inside: Callable[[], None] | None = None, *, rides: bool = False) -> None:
+    def __init__(
+        self,
+        decide: Decide,
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+        *,
+        rides: bool = False,
+    ) -> None:
         self.decide = decide
         self.inside = inside
+        self.births = births
         self.rides = rides
         self.events: list[TaskEvent] = []
         self.error: BaseException | None = None
@@ -352,6 +377,7 @@ class _Flight:
         self.token = os.urandom(TOKEN_SIZE)
         self.events: list[TaskEvent] = []
         self.rows: list[StoredEvent] = []
+        self.births = [birth for part in parts for birth in part.births]
 
     def inside(self) -> None:
         """Call what the parts want to be called in the transaction. Raises _Undone for the one that raises."""
@@ -376,6 +402,11 @@ class _Undone(BaseException):
 
 def _unanswered(parts: list[_Part]) -> list[_Part]:
     return [part for part in parts if not part.done]
+
+
+def _speak_of(events: list[TaskEvent], birth: Birth) -> bool:
+    """Tell whether a child is spawned by these events: its parent may have been called off instead."""
+    return any(isinstance(event, ChildSpawned) and event.child == birth.entry.id for event in events)
 
 
 def _nothing(_task: AgentTask, _now: float) -> list[TaskEvent]:

@@ -94,10 +94,16 @@ class Body:
     _lock = threading.Condition(threading.Lock())
     """Guards what beats change, in all bodies: few beat, and each step would pay for a lock of its own."""
 
-    def __init__(self, activation: Activation, info: StepInfo, limits: Limits = NO_LIMITS) -> None:
+    def __init__(
+        self, activation: Activation, info: StepInfo, limits: Limits = NO_LIMITS, *, cleans_up: bool = False
+    ) -> None:
         self.activation = activation
         self.info = info
+        self.undos: list[tuple[str, Any]] = []
         self._limits = limits
+        self._cleans_up = cleans_up
+        self._called_off = False
+        self._cancel: Callable[[], object] = lambda: None
         self._began = self._beat = time.monotonic()
         self._given_up = ""
         self._detail: str | None = None
@@ -129,12 +135,18 @@ class Body:
 
     async def _call_async(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ended:
         me = asyncio_task()
+        ours = _Cancelling(me)
+        self._cancel = ours.begin
         try:
+            if self._called_off:
+                return Ended(given_up="its task was called off")
             return Ended(await fn(*args, **kwargs))
         except BaseException as raised:
             if issubclass(type(raised), GeneratorExit) and asyncio_task() is not me:  # it is collected as garbage
                 raise
             return Ended(error=from_users_code(raised), cancelled=was_cancelled(raised))
+        finally:
+            ours.end()
 
     def _start(
         self, colour: Colour, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_async: bool
@@ -174,6 +186,12 @@ class Body:
             cancel()
             await _patiently(colour, job)
         return Ended(given_up=why, cancelled=cancelled)
+
+    def call_off(self) -> None:
+        """Let it know that its task was called off: a heartbeat raises, a coroutine is cancelled; but for clean-up."""
+        if not self._cleans_up and not self._called_off:
+            self._called_off = True
+            self._cancel()
 
     def _end(self, why: str) -> None:
         """Take no heartbeat any more; the first reason counts."""
@@ -219,11 +237,12 @@ class Body:
         text = dumps(checked(detail, self.activation.runtime.value_limit))
         with self._lock:
             lost = isinstance(self.activation.closed, OwnershipLost) or self.activation.hints.over.is_set()
-            if self._given_up or lost:
+            if self._given_up or lost or self._called_off:
+                off = "its task was called off" if self._called_off else "its worker has lost the task, or was stopped"
                 info = self.info
                 raise GivenUp(
                     f"step {info.path} {info.name} of task {info.task_id}, attempt {info.attempt}: nobody waits for it"
-                    f" any more: {self._given_up or 'its worker has lost the task, or was stopped'}"
+                    f" any more: {self._given_up or off}"
                 )
             self._beat, self.has_beaten = time.monotonic(), True
             self._detail = text
@@ -269,6 +288,30 @@ class Body:
             raise
 
 
+class _Cancelling:
+    """Cancels the asyncio task on which a coroutine body runs, from any thread, while the body runs and no longer."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+        self._over = self._begun = False
+
+    def begin(self) -> None:
+        """Cancel it, from any thread."""
+        with suppress(RuntimeError):  # the loop was closed
+            self._task.get_loop().call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self._over and not self._begun:
+            self._begun = True
+            self._task.cancel()
+
+    def end(self) -> None:
+        """Take the cancellation back, on the loop: what the task does from now on is not the body's."""
+        self._over = True
+        if self._begun:
+            self._task.uncancel()
+
+
 def heartbeat(detail: Any = None) -> None:
     """Tell from the body of a step that it is alive, and how far it is.
 
@@ -277,7 +320,7 @@ def heartbeat(detail: Any = None) -> None:
     detail is stored while the store is away, or that of an async body when its process dies in the same moment.
 
     Raises OutsideTaskError outside of a body, UnstorableValueError; and GivenUp, a BaseException, where the body was
-    given up meanwhile: let it through.
+    given up meanwhile, or its task called off: let it through.
     """
     body = running_body.get()
     if body is None:

@@ -116,7 +116,7 @@ def branch(key: str) -> Iterator[None]:
         here.activation.check()
         raise
     else:
-        here.left(Outcome(), None)
+        here.left(Outcome(), outer)
         here.activation.check()
     finally:
         with suppress(ValueError):  # left by an async generator that was finalized elsewhere

@@ -6,11 +6,10 @@ Written once for sync and async code: a coroutine that never suspends in the fir
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 from actors.activation import LOOK_AGAIN, StopAsked
-from actors.appender import Decide
 from actors.body import NO_LIMITS, Body, Ended, limits_of, was_cancelled
 from actors.colours import asyncio_task
 from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
@@ -21,7 +20,8 @@ from domain.errors import GivenUp, StepTimeoutError, SystemClosedError, Unstorab
 from domain.events import TaskEvent
 from domain.faults import Fault
 from domain.record import StepRecord
-from domain.task import AgentTask, idempotency_key
+from domain.state import idempotency_key
+from domain.task import AgentTask
 from domain.values import loads
 
 
@@ -32,10 +32,13 @@ class StepCall(RecordedCall):
 
     async def perform(self, record: StepRecord | None) -> Any:
         """Go on with this call where the log ends: run it, hand it over, wait for its retry, settle a doubt."""
+        if record is not None and record.outcome is not None:
+            return self.hand_over(record)
+        if self.cancels and not self.activation.probe:
+            await self._deliver()
+            return self.hand_over(self.activation.task.steps[self.path])
         if record is None:
             return await self._run("")
-        if record.outcome is not None:
-            return self.hand_over(record)
         if record.retry_at is not None:
             return await self._retry()
         if record.settled is not None:
@@ -53,7 +56,9 @@ class StepCall(RecordedCall):
         """Wait for the next attempt and make it, as long as there is to be one; hand over what came of it."""
         task = self.activation.task
         while (due := task.steps[self.path].retry_at) is not None:
-            if await self._wait(due):
+            if self.cancels:
+                await self._deliver()
+            elif await self._wait(due):
                 await self._cancelled(task.steps[self.path].attempt)
             else:
                 await self._attempt("")
@@ -62,8 +67,8 @@ class StepCall(RecordedCall):
     async def _attempt(self, doubt: str) -> None:
         """Make the next attempt, within what is left of its limits."""
         activation = self.activation
-        waited = await self._await_lease(self._may_go_on)
-        self._may_go_on()
+        waited = await self._await_lease(self.may_go_on)
+        self.may_go_on()
         record = activation.task.steps.get(self.path)
         attempt = 1 if record is None else record.attempt + 1
         limits = limits_of(self.settings, None if record is None else record.began, activation.runtime.clock.now())
@@ -71,13 +76,13 @@ class StepCall(RecordedCall):
         last, cancelled = await self._last_heartbeat() if was_entered else (None, False)
         cancelled = cancelled or waited
         detail = None if last is None else self._decoded(loads(last), "the last heartbeat")
-        body = Body(activation, self._info(attempt, detail), limits or NO_LIMITS)
+        body = Body(activation, self._info(attempt, detail), limits or NO_LIMITS, cleans_up=self.line.cancelled)
         if limits is None:
             await self._fail(attempt - 1, StepTimeoutError(self._over_all()), retry=False)
         else:
             await self._run_body(body, doubt, cancelled)
         if last is not None or body.has_beaten:
-            await self._run_blocking(self._after_heartbeats, body)
+            await self.run_blocking(self._after_heartbeats, body)
 
     async def _run_body(self, body: Body, doubt: str, cancelled: bool) -> None:
         """Run a body between its two records: its start is in the log before, its end before anyone sees it."""
@@ -86,12 +91,12 @@ class StepCall(RecordedCall):
         try:
             if await self._start(doubt) or cancelled or await self._cancellation_waits():
                 await self._cancelled(attempt)
-            else:
+            elif not self._was_delivered():
                 ended = await self._enter("body", body, step.fn, self.args, self.kwargs, is_async=step.is_async)
                 if self._is_cut_short(ended):
                     activation.leave_body(body)
                     self._leave_in_doubt()
-                await self._record(attempt, ended)
+                await self._record(body, ended)
         except StopAsked as asked:
             activation.leave_body(body)
             activation.stop(here=not self.colour.awaits, cut_off=asked.args)
@@ -106,10 +111,21 @@ class StepCall(RecordedCall):
         if self.settings.idempotent:
             return False
         activation, label = self.activation, self.step.label(self.arguments)
-        return await self._append(
-            lambda task, now: task.start_step(activation.number, now, self.call, label, doubt),
+        return await self.append(
+            lambda task, now: task.start_step(
+                activation.number, now, self.call, label, doubt, cancels=not self.line.cancelled
+            ),
             activation.unless_stopped,
         )
+
+    async def _deliver(self, body: Body | None = None) -> None:
+        """Let this call come to the cancellation of its task; a body that ran is in doubt, and its undos are owed."""
+        number, undos = self.activation.number, body.undos if body is not None else []
+        await self.append(lambda task, now: task.deliver_cancel(number, now, self.call, undos))
+
+    def _was_delivered(self) -> bool:
+        record = self.activation.task.steps.get(self.path)
+        return record is not None and record.outcome is not None
 
     async def _cancellation_waits(self) -> bool:
         """Tell whether a cancellation from outside waits for the next await: no body begins under it."""
@@ -124,10 +140,13 @@ class StepCall(RecordedCall):
             return True
         return False
 
-    async def _record(self, attempt: int, ended: Ended) -> None:
+    async def _record(self, body: Body, ended: Ended) -> None:
         """Record how an attempt ended."""
-        if ended.given_up:
-            await self._after_giving_up(attempt, ended)
+        attempt = body.info.attempt
+        if self.cancels and (ended.given_up or ended.cancelled or issubclass(type(ended.error), GivenUp)):
+            await self._deliver(body)
+        elif ended.given_up:
+            await self._after_giving_up(body, ended)
         elif issubclass(type(ended.error), GivenUp) and self.activation.hints.over.is_set():
             self._leave_in_doubt()
         elif ended.cancelled:
@@ -141,13 +160,11 @@ class StepCall(RecordedCall):
                 error.args = (f"what it returned cannot be stored: {error}",)
                 await self._fail(attempt, error, retry=False)
             else:
-                await self._succeed(attempt, encoded, "")
+                await self._succeed(attempt, encoded, "", body.undos)
 
-    async def _succeed(self, attempt: int, encoded: Any, source: str) -> None:
-        number = self.activation.number
-        await self._append(
-            lambda task, now: task.finish_step(number, now, self.call, attempt, value=encoded, source=source)
-        )
+    async def _succeed(self, attempt: int, encoded: Any, source: str, undos: Sequence[tuple[str, Any]] = ()) -> None:
+        number, finish = self.activation.number, {"value": encoded, "source": source, "undos": undos}
+        await self.append(lambda task, now: task.finish_step(number, now, self.call, attempt, **finish))
         self.activation.after_outcome()
 
     async def _fail(self, attempt: int, error: BaseException, *, retry: bool = True) -> None:
@@ -164,7 +181,7 @@ class StepCall(RecordedCall):
                 due = policy.next_attempt(failures, now, jitter=jitter, until=until)
             return task.finish_step(number, now, self.call, max(attempt, 1), error=data, retry_at=due)
 
-        await self._append(decide)
+        await self.append(decide)
         self.activation.after_outcome()
 
     async def _wait(self, due: float) -> bool:
@@ -184,15 +201,22 @@ class StepCall(RecordedCall):
 
         try:
             _, cancelled = await self.colour.run(
-                activation.runtime.threads, activation.wait_until, due, lambda: bool(woken), on_cancel=wake
+                activation.runtime.threads,
+                activation.wait_until,
+                due,
+                lambda: bool(woken) or self.cancels,
+                on_cancel=wake,
             )
         except NoThreadError:
             activation.suspend(due, here=not self.colour.awaits)
         return cancelled
 
-    async def _after_giving_up(self, attempt: int, ended: Ended) -> None:
+    async def _after_giving_up(self, body: Body, ended: Ended) -> None:
         """Settle the doubt about a body that was given up; where it may be run again, that was a failed attempt."""
+        attempt, number, undos = body.info.attempt, self.activation.number, list(body.undos)
         self._reach("body.given up", None)
+        if undos:
+            await self.append(lambda task, now: task.register_undos(number, now, self.path, undos))
         if self.activation.hints.over.is_set():
             self._leave_in_doubt()
         record = self.activation.task.steps.get(self.path)
@@ -227,7 +251,7 @@ class StepCall(RecordedCall):
         on_doubt = self.settings.on_doubt
         if on_doubt == "rerun":
             return await self._run("rerun")
-        self._may_go_on()
+        self.may_go_on()
         if on_doubt == "hold":
             self._hold_in_doubt("")
         if await self._ask(record):
@@ -289,11 +313,6 @@ class StepCall(RecordedCall):
 
     # ------------------------------------------------------------------ parts
 
-    def _may_go_on(self) -> None:
-        """Stop here where no further body may start."""
-        if self.activation.must_stop():
-            self.activation.stop(here=not self.colour.awaits)
-
     async def _await_lease(self, may_go_on: Callable[[], None]) -> bool:
         """Wait in place while the worker's lease does not hold; tells whether a cancellation from outside came first.
 
@@ -318,21 +337,6 @@ class StepCall(RecordedCall):
         if self.activation.hints.stop.is_set():
             is_recorded = kind == "body" and not self.settings.idempotent
             raise StopAsked(*([self.path] if is_recorded else []))
-
-    async def _append(self, decide: Decide, inside: Callable[[], None] | None = None) -> bool:
-        """Append; tells whether a cancellation came meanwhile, which never undoes what is in the log."""
-        if not self.colour.awaits:
-            self.activation.append(decide, inside)
-            return False
-        return await self._run_blocking(self.activation.append, decide, inside)
-
-    async def _run_blocking(self, fn: Callable[..., object], *args: object) -> bool:
-        try:
-            _, cancelled = await self.colour.run(self.activation.runtime.commits, fn, *args)
-        except NoThreadError:  # better a short wait of the loop than an end that is not in the log
-            fn(*args)
-            return False
-        return cancelled
 
     def _info(self, attempt: int, detail: Any) -> StepInfo:
         task = self.activation.task
@@ -366,7 +370,7 @@ class StepCall(RecordedCall):
     async def _last_heartbeat(self) -> tuple[str | None, bool]:
         """Give the last detail as it is stored, and whether a cancellation from outside came meanwhile."""
         found: list[str | None] = []
-        cancelled = await self._run_blocking(lambda: found.append(self.activation.last_heartbeat(self.path)))
+        cancelled = await self.run_blocking(lambda: found.append(self.activation.last_heartbeat(self.path)))
         return found[0], cancelled
 
     def _after_heartbeats(self, body: Body) -> None:

@@ -16,7 +16,8 @@ from actors.runtime import Runtime
 from actors.task_log import TaskLog
 from actors.threads import Threads
 from domain.errors import UnknownTaskError, UnreadableTaskError
-from domain.task import FOR_CODE, IN_DOUBT, UNREADABLE, AgentTask, Status
+from domain.state import FOR_CODE, IN_DOUBT, UNREADABLE, Status
+from domain.task import AgentTask
 from stores import IndexRow, Store
 
 OPEN: tuple[Status, ...] = ("queued", "running", "waiting", "held")

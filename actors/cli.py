@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from actors.bring import approvals, approve, cancel, reject, signal
 from actors.command import DEFAULT_STORE, StoreUrl, complain, log_to_stderr, options, result_only
 from actors.decide import release, resolve
 from actors.follow import conclude, run_task
@@ -174,6 +175,11 @@ app.command(epilog="Example:  perdure show report-1")(show)
 app.command(epilog="Example:  perdure tree")(tree)
 app.command(epilog="Example:  perdure resolve invoice-7 3 --value '\"txn_1\"' --by ann")(resolve)
 app.command(epilog="Example:  perdure release report-1 --by ann")(release)
+app.command(epilog="Example:  perdure signal order-7 paid '{\"amount\": 20}'")(signal)
+app.command(epilog="Example:  perdure cancel report-1 --reason 'not needed any more' --by ann")(cancel)
+app.command(epilog="Example:  perdure approvals")(approvals)
+app.command(epilog="Example:  perdure approve invoice-7#3 --by ann")(approve)
+app.command(epilog="Example:  perdure reject invoice-7#3 --note 'too much' --by ann")(reject)
 app.command("check", epilog="Example:  perdure check report.py billing.agents")(check_tasks)
 app.command("replay", epilog="Example:  perdure replay report-1 report.py:report")(replay_task)
 

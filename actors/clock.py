@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 import time
+from functools import cached_property
+
+from domain.waits import Moment
 
 LOOK_AGAIN = 0.05
 """Real seconds after which who waits by a fake clock looks at it again, come what may."""
@@ -24,6 +28,23 @@ class Clock:
         """Tell the seconds since some moment: only the difference of two answers has a meaning."""
         return time.monotonic()
 
+    def moment(self) -> Moment:
+        """Tell the time by both clocks; the monotonic one has a timeline of its own in each process."""
+        return Moment(self.now(), self._timeline, self.monotonic())
+
+    def steady(self) -> float:
+        """Tell what `now()` would say if nobody had set it since this clock was first asked so, in Unix seconds."""
+        wall, mono = self._first
+        return wall + self.monotonic() - mono
+
+    @cached_property
+    def _timeline(self) -> str:
+        return secrets.token_hex(4)
+
+    @cached_property
+    def _first(self) -> tuple[float, float]:
+        return self.now(), self.monotonic()
+
     def wait(self, condition: threading.Condition, seconds: float | None) -> None:
         """Wait on `condition`, which the caller holds, for at most `seconds`; None: until notified.
 
@@ -41,23 +62,31 @@ class FakeClock(Clock):
         clock = FakeClock()
         clock.advance(3600)     # whoever waits for less than an hour is awake
 
-    Guaranteed: time never goes back, for no thread; who waits until a time that has come returns within 0.05 real
+    Guaranteed: time never goes back, but for `set_wall`; who waits until a time that has come returns within 0.05 real
     seconds, whatever wake-up was lost. Not guaranteed: that it has returned when `advance` does.
     """
 
     def __init__(self, start: float = 1_700_000_000.0, *, jump: bool = False) -> None:
         self._now, self._jump = start, jump
+        self._set_by = 0.0
         self._lock = threading.Lock()
         self._waiters: dict[object, tuple[float, threading.Condition]] = {}
 
     def now(self) -> float:
         """Tell the fake time as Unix seconds."""
         with self._lock:
-            return self._now
+            return self._now + self._set_by
 
     def monotonic(self) -> float:
-        """Tell the same as `now()`: one fake time drives both."""
-        return self.now()
+        """Tell the same as `now()`, but for what `set_wall` has changed: one fake time drives both."""
+        with self._lock:
+            return self._now
+
+    def set_wall(self, seconds: float) -> None:
+        """Set the wall clock on, or back where `seconds` is negative, as people and machines do; no time passes."""
+        with self._lock:
+            self._set_by += seconds
+        self._wake(math.inf)
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass, and wake who waited for no more than that. Raises ValueError for less than nothing."""
@@ -72,7 +101,7 @@ class FakeClock(Clock):
         if not self._jump or until is None or not math.isfinite(until):
             return
         with self._lock:
-            self._now = max(self._now, until)
+            self._now = max(self._now, until - self._set_by)
         self._wake()
 
     def wait(self, condition: threading.Condition, seconds: float | None) -> None:
@@ -88,7 +117,7 @@ class FakeClock(Clock):
             until = self._now + seconds
             self._waiters[waiter] = until, condition
         try:
-            while self.now() < until:
+            while self.monotonic() < until:
                 if condition.wait(LOOK_AGAIN):
                     return
             condition.wait(0)  # even who has nothing to wait for lets the others in, as by a real clock
@@ -96,10 +125,11 @@ class FakeClock(Clock):
             with self._lock:
                 del self._waiters[waiter]
 
-    def _wake(self) -> None:
+    def _wake(self, until: float | None = None) -> None:
         """Notify who waits for a time that has come, but never wait for a lock: the caller may hold it itself."""
         with self._lock:
-            due = {condition for until, condition in self._waiters.values() if until <= self._now}
+            come = self._now if until is None else until
+            due = {condition for until, condition in self._waiters.values() if until <= come}
         for condition in due:
             if condition.acquire(blocking=False):
                 try:

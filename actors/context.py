@@ -8,7 +8,7 @@ its start and of its outcome.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,13 +21,13 @@ from actors.definitions import AnyAgent, AnyStep, current
 from actors.entity_actor import refuse_inside_entity
 from actors.info import StepInfo, TaskInfo
 from actors.raised import step_error_of
+from actors.recorded import AnyCall
 from actors.scope import Scope
 from actors.threads import NoThreadError
-from domain.errors import BlockingCallError, FailTask, InsideTaskError, OutsideTaskError
-from domain.events import StepSucceeded
+from actors.waits import WaitCall
+from domain.errors import BlockingCallError, FailTask, InsideTaskError, OutsideTaskError, TaskCancelled
+from domain.events import StepSucceeded, WaitEnded
 from domain.journal import (
-    NOW,
-    PATCH,
     Differs,
     Place,
     arguments_changed,
@@ -36,7 +36,8 @@ from domain.journal import (
     look_up_patch,
     look_up_scope,
 )
-from domain.record import Call
+from domain.record import NOW, PATCH, UNDO, Call, StepRecord
+from domain.waits import Wait
 
 if TYPE_CHECKING:
     from actors.threads import Job
@@ -158,6 +159,32 @@ class Context(Scope):
             )
         return call, found
 
+    # ------------------------------------------------------------------ waits
+
+    def wait(self, what: str, wait: Wait, twin: str = "") -> tuple[WaitCall, WaitEnded]:
+        """Wait at the next position, and block until it is over. `twin` is what async code awaits instead."""
+        self.check(what, "", blocks=True, twin=twin)
+        call, found = self._find_wait(wait)
+        return call, drive(call.perform(found))
+
+    async def wait_async(self, what: str, wait: Wait, twin: str = "") -> tuple[WaitCall, WaitEnded]:
+        """Wait at the next position. `twin` is what sync code calls instead."""
+        self.check(what, "", blocks=False, twin=twin)
+        call, found = self._find_wait(wait)
+        return call, await call.perform(found)
+
+    def _find_wait(self, wait: Wait) -> tuple[WaitCall, StepRecord | None]:
+        call = WaitCall(self, self.next_place(), wait)
+        return call, self.look_up(call)
+
+    def look_up(self, call: AnyCall, names: Collection[str] = ()) -> StepRecord | None:
+        """Give what the log has at a call's place; where that is something else, the task is held."""
+        place, kind = Place(call.path, self.beside), call.call.kind
+        found = look_up(self.activation.task, place, kind, names or (call.call.name,), "")
+        if isinstance(found, Differs):
+            self.hold_for_code(found)
+        return found
+
     # ------------------------------------------------------------------ agents
 
     def call_agent(self, agent: AnyAgent, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -245,6 +272,8 @@ class Context(Scope):
 
     def left(self, outcome: Outcome, outer: Scope | None) -> None:
         """End this scope. A crash is no difference, unless the code around it goes on after it."""
+        if outer is not None:
+            outer.cancelled = outer.cancelled or self.cancelled
         if self.activation.closed is not None:
             return
         if outcome.error is None or self._is_an_ending(outcome.error):
@@ -254,7 +283,8 @@ class Context(Scope):
             self.leave_by(outer)
 
     def _is_an_ending(self, error: BaseException) -> bool:
-        return step_error_of(error, self.activation.declared) is not None or issubclass(type(error), FailTask)
+        ends = issubclass(type(error), FailTask | TaskCancelled)
+        return ends or step_error_of(error, self.activation.declared) is not None
 
     # ------------------------------------------------------------------ the same in every run
 
@@ -287,6 +317,15 @@ class Context(Scope):
             self.next_place()
         activation.patches.setdefault(name, answer)
         return answer
+
+    def register_undo(self, name: str, arguments: Any) -> None:
+        """Take note of an undo; it rides in the next append."""
+        place = self.next_place()
+        found = look_up(self.activation.task, place, UNDO, (name,), "")
+        if isinstance(found, Differs):
+            self.hold_for_code(found)
+        if found is None:
+            self._ride(place, UNDO, name, arguments)
 
     def _ride(self, place: Place, kind: str, name: str, value: Any) -> None:
         number, call = self.activation.number, Call(place.path, kind, name)

@@ -40,13 +40,13 @@ def resolve(
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
         if value is not None:
-            given = _json(value)
+            given = parsed(value)
             task.resolve(path, value=given, by=by)
             what = f"step {path} happened, with {value}"
         else:
             task.resolve(path, rerun=rerun, fail=fail, by=by)
             what = f"step {path} is run again" if rerun else f"step {path} is given up"
-        typer.echo(plain(f"{task.id}: {what}. {_what_next(opened, task.id)}"))
+        typer.echo(plain(f"{task.id}: {what}. {what_next(opened, task.id)}"))
 
 
 def release(id: TaskId, by: By = None, store: StoreUrl = DEFAULT_STORE) -> None:
@@ -57,22 +57,22 @@ def release(id: TaskId, by: By = None, store: StoreUrl = DEFAULT_STORE) -> None:
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
         task.release(by=by)
-        typer.echo(plain(f"{task.id}: released. {_what_next(opened, task.id)}"))
+        typer.echo(plain(f"{task.id}: released. {what_next(opened, task.id)}"))
 
 
-def _json(text: str) -> Any:
+def parsed(text: str, what: str = "--value") -> Any:
     """Read a value: JSON, in which a tag, as the log has it, stands for what JSON has no word for."""
     try:
-        parsed = parse_json(text)
+        found = parse_json(text)
     except ValueError:
-        raise CommandError(f"--value takes JSON, and {text!r} is none; a text has quotes: --value '\"…\"'") from None
+        raise CommandError(f"{what} takes JSON, and {text!r} is none; a text has quotes: {what} '\"…\"'") from None
     try:
-        return decode(parsed)
+        return decode(found)
     except ValueError as error:
-        raise CommandError(f"--value {text}: {error}") from None
+        raise CommandError(f"{what} {text}: {error}") from None
 
 
-def _what_next(store: Store, id: str) -> str:
+def what_next(store: Store, id: str) -> str:
     """Say who goes on with a task. Nothing here runs it."""
     row = store.recorder.select_entry(id)
     if row is None:

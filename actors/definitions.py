@@ -24,6 +24,23 @@ R_co = TypeVar("R_co", covariant=True)
 _steps: WeakValueDictionary[CodeType, AnyStep] = WeakValueDictionary()
 
 
+_named: WeakValueDictionary[tuple[str, str], AnyStep] = WeakValueDictionary()
+
+
+def find_step(name: str, near: str) -> AnyStep:
+    """Give the step of a name, the one in the file `near` where there are several.
+
+    Raises LookupError where this process has none, or several elsewhere.
+    """
+    if (made := _named.get((name, near))) is not None:
+        return made
+    found = [step for (known, _), step in _named.items() if known == name]
+    if len(found) != 1:
+        what = f"{len(found)} steps of that name, in other files than its agent" if found else "no step of that name"
+        raise LookupError(f"step {name!r}: this process has {what}")
+    return found[0]
+
+
 def step_of(code: CodeType) -> AnyStep | None:
     """Give the step whose body has this code, if it is one's."""
     return _steps.get(code)
@@ -70,11 +87,11 @@ class AnyStep:
         self.names = names
         self.settings = options
         self.is_async = inspect.iscoroutinefunction(fn)
-        self._signature = inspect.signature(fn)
-        self._positional = plain_positional(self._signature)
-        self._label = checked_label(self.name, self._signature, options.label)
+        self.signature = inspect.signature(fn)
+        self._positional = plain_positional(self.signature)
+        self._label = checked_label(self.name, self.signature, options.label)
         self._defaults = {
-            p.name: p.default for p in self._signature.parameters.values() if p.default is not inspect.Parameter.empty
+            p.name: p.default for p in self.signature.parameters.values() if p.default is not inspect.Parameter.empty
         }
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
@@ -93,7 +110,7 @@ class AnyStep:
         """Bind a call's arguments to names, defaults not applied. Raises TypeError as the function itself would."""
         if not kwargs and self._positional is not None and len(args) == len(self._positional):
             return dict(zip(self._positional, args))  # noqa: B905  they are as many
-        return self._signature.bind(*args, **kwargs).arguments
+        return self.signature.bind(*args, **kwargs).arguments
 
     def label(self, arguments: Mapping[str, Any]) -> str:
         """Format the label; what cannot be formatted gives `?`, never an error."""
@@ -106,6 +123,11 @@ class AnyStep:
             return get_type_hints(self.fn).get("return", inspect.Parameter.empty)
         except Exception:
             return inspect.Parameter.empty
+
+    @property
+    def file(self) -> str:
+        """The file of its function."""
+        return os.path.realpath(code_of(self.fn).co_filename)
 
     def _caller(self) -> Caller:
         caller = current.get()
@@ -286,6 +308,7 @@ def step(
         kind: type[AnyStep] = AsyncStep if inspect.iscoroutinefunction(function) else Step
         made = kind(function, names, Options().but(names[0], options))
         _steps[code_of(function)] = made
+        _named.update(((known, made.file), made) for known in names)
         learn(function)
         return made
 

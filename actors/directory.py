@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from actors.activation import Activation
 from actors.task_actor import TaskActor
 from actors.task_log import TaskLog
-from domain.errors import OwnershipLost
+from domain.errors import OwnershipLost, PerdureError
 from domain.retry import LONGEST_DELAY, restart_delay
+from stores import IndexRow
+
+logger = logging.getLogger("perdure")
 
 FIRST_QUIET, BUSY_SHARE = 1.0, 4.0
 """Seconds for which nobody is let in at first, so that a suspect can be alone; how much longer the others go on then.
@@ -34,6 +39,7 @@ class Directory:
         self._window = self._quiet_until = 0.0
         self._ways: dict[str, threading.Event] = {}
         self._actors: dict[str, TaskActor | None] = {}
+        self._rung: set[str] = set()
         self._falls: dict[str, tuple[int, float]] = {}
         self._changed = threading.Condition()
         self._hastened = False
@@ -132,15 +138,42 @@ class Directory:
         with self._changed:
             return dict(self._actors)
 
-    def compare(self, log: TaskLog) -> None:
-        """Look whether the tasks that have a place are still ours; a lost one starts no further body."""
+    def ring(self, task_id: str) -> None:
+        """Have a task looked at soon: somebody here has put something into its log."""
+        with self._changed:
+            if task_id in self._actors:
+                self._rung.add(task_id)
+
+    def rung(self) -> set[str]:
+        """Give the tasks that are to be looked at, once."""
+        with self._changed:
+            rung, self._rung = self._rung, set()
+            return rung
+
+    def compare(self, log: TaskLog, only: Collection[str] | None = None) -> None:
+        """Look whether the tasks that have a place are still ours, and whether there is news of them in their logs.
+
+        A lost one starts no further body. One that was called off, and has not ended within its grace, loses its place.
+        """
         for task_id, actor in self.hosted().items():
             activation = actor.activation if actor is not None else None
-            if activation is None or activation.closed is not None:
+            if activation is None or activation.closed is not None or (only is not None and task_id not in only):
                 continue
             row = log.recorder.select_entry(task_id)
             if row is None or row.birth != activation.task.birth or row.activation > activation.number:
                 activation.lose(OwnershipLost(f"task {task_id}: ownership lost to another worker"))
+                continue
+            try:
+                self._look_at(row, activation)
+                if activation.cut_short() and actor is not None:
+                    self.leave(task_id, actor)
+            except (OwnershipLost, PerdureError) as error:
+                logger.debug("task %s is not looked at: %s", task_id, error)
+
+    def _look_at(self, row: IndexRow, activation: Activation) -> None:
+        activation.expire()
+        if row.head > activation.task.version:
+            activation.read_news()
 
     def wait_empty(self, timeout: float) -> bool:
         """Wait until no place is taken, at most `timeout` seconds, and not at all any more after `hasten`."""

@@ -13,11 +13,12 @@ from typing import Any
 from actors.check import Verdict
 from actors.history import history_text, to_history
 from actors.showing import plain_json
-from actors.view import describe, state_of
+from actors.view import ApprovalView, describe, state_of
 from domain.events import Completed, Released, StepSucceeded, TaskEvent
 from domain.faults import Fault
 from domain.record import StepRecord
-from domain.task import AgentTask, idempotency_key
+from domain.state import idempotency_key
+from domain.task import AgentTask
 from stores import IndexRow
 
 
@@ -53,7 +54,7 @@ def row_document(row: IndexRow, workers: Collection[str], where: str) -> dict[st
         "worker": row.owner,
         "worker_lives": row.owner in workers if row.owner is not None else None,
         "strikes": row.strikes,
-        "hold": row.hold,
+        "hold": row.hold if row.status == "held" else None,
         "where": where,
     }
 
@@ -81,9 +82,26 @@ def task_document(
         "hold": view.hold,
         "why": view.why or None,
         "error": _fault(view.fault),
+        "cancel": view.cancel,
+        "waits": view.waits or None,
+        "approvals": [approval_document(task, approval) for approval in view.approvals],
+        "undos": list(view.undos),
+        "children": list(view.children),
         "steps": [_step(task, record) for record in task.steps.values()],
         "unreadable": str(unreadable) if unreadable is not None else None,
         "history": to_history(events),
+    }
+
+
+def approval_document(task: AgentTask, approval: ApprovalView) -> dict[str, Any]:
+    """Give an approval that nobody has answered."""
+    return {
+        "id": approval.id,
+        "task": approval.task_id,
+        "question": approval.question,
+        "details": plain_json(task.pauses[approval.path].details),
+        "asked": moment(approval.at),
+        "waited_for": approval.waited_for,
     }
 
 

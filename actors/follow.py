@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from shlex import quote
 from typing import Any, cast
 
 import typer
@@ -18,26 +19,48 @@ from actors.definitions import AnyAgent
 from actors.leaving import Signals
 from actors.ref import TaskRef
 from actors.system import GRACE, AgentSystem
-from actors.view import clock_time, headline
-from actors.wording import ago, decision, held_text, named, outcome_of, plain, shortened, span, traceback_text, until
+from actors.view import clock_time, headline, pause_id, wait_text
+from actors.wording import (
+    ago,
+    decision,
+    held_text,
+    how_it_ended,
+    named,
+    outcome_of,
+    plain,
+    received_text,
+    shortened,
+    span,
+    traceback_text,
+    until,
+)
 from domain.events import (
     Activated,
+    ApprovalRequested,
+    CancelDelivered,
+    Cancelled,
+    CancelRequested,
+    ChildSpawned,
     Completed,
+    Concluded,
     Held,
     Passivated,
     Released,
     RestartAsked,
     Restarted,
+    SignalReceived,
     StepFailed,
     StepStarted,
     StepSucceeded,
     TaskEvent,
+    WaitBegan,
+    WaitEnded,
 )
 from domain.faults import Fault
 from domain.fold import fold
-from domain.journal import STEP
-from domain.record import StepRecord
-from domain.task import FOR_CODE, STRIKES, AgentTask, Status
+from domain.record import STEP, StepRecord
+from domain.state import FOR_CODE, STRIKES, Status
+from domain.task import AgentTask
 from domain.values import Json
 from stores import Store, StoreUnavailableError
 
@@ -55,7 +78,7 @@ REPLAYED_LINES = 20
 _LONGEST = 300  # characters that are told of an outcome
 _COLOURS = {
     "running": "cyan", "finished": "green", "failed": "red", "crashed": "red", "in doubt": "yellow",
-    "replayed": "bright_black", "recorded": "bright_black", "waiting": "yellow",
+    "replayed": "bright_black", "recorded": "bright_black", "waiting": "yellow", "asks": "yellow",
     "decided": "bright_black",
 }  # fmt: skip
 
@@ -132,6 +155,31 @@ class Follower:
                 self._tell_record(self.task.steps[path], "cut off")
         elif isinstance(event, Released):
             self._tell_decision(event)
+        else:
+            self._tell_news(event)
+
+    def _tell_news(self, event: TaskEvent) -> None:
+        """Tell of waits, of what came from outside, and of what follows from that."""
+        if isinstance(event, WaitBegan):
+            wait = self.task.waiting[event.path]
+            dues = [due.at for due in wait.first_due()]
+            due = f" {until(min(dues), event.timestamp)}" if dues else ""
+            self._say("waiting", plain(f"{event.path}  for {wait_text(self.task, wait)}{due}"))
+        elif isinstance(event, WaitEnded):
+            self._say("finished", f"{named(event.path, event.kind)}  {how_it_ended(event)}")
+        elif isinstance(event, SignalReceived):
+            self._say("received", received_text(event))
+        elif isinstance(event, ApprovalRequested):
+            pause = pause_id(self.task.id, self.task.birth, event.path)
+            self._say("asks", plain(f'{event.path}  "{event.label}"  perdure approve {quote(pause)}'))
+        elif isinstance(event, ChildSpawned):
+            self._say("spawned", plain(f"{event.path}  {event.child}"))
+        elif isinstance(event, CancelRequested):
+            self._say("cancel", plain(f"by {event.by}" + (f": {event.reason}" if event.reason else "")))
+        elif isinstance(event, CancelDelivered):
+            self._say("cancelled", f"{named(event.path, event.name)}  what follows is clean-up")
+        elif isinstance(event, Concluded):
+            self._say("", plain(f"the agent is done ({event.status}); now what it owes"))
 
     def _tell_start(self, event: Activated, following: TaskEvent | None) -> None:
         paused, self._paused = self._paused, False
@@ -234,9 +282,12 @@ def conclude(task: AgentTask, signals: Signals, write: Callable[[Json], None], o
         write(task.ending.value)
         return 0
     if task.ending is not None:
-        fault = Fault.from_data(task.ending.error)
-        say("failed", f"{plain(task.id)}  {plain(str(fault))}")
-        say("", traceback_text(fault))
+        if isinstance(task.ending, Cancelled):
+            say("cancelled", plain(f"{task.id}  {headline(task)}"))
+        else:
+            fault = Fault.from_data(task.ending.error)
+            say("failed", f"{plain(task.id)}  {plain(str(fault))}")
+            say("", traceback_text(fault))
         say("", "  it has ended for good: another --id starts a new task")
         return 1
     say("", held_text(task, options, sys.stderr))

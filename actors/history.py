@@ -21,7 +21,8 @@ from actors.threads import Threads
 from domain.errors import PerdureError
 from domain.events import Created, TaskEvent, revive
 from domain.fold import fold
-from domain.task import DIFFERS, UNREADABLE, AgentTask
+from domain.state import DIFFERS, UNREADABLE
+from domain.task import AgentTask
 from domain.values import Json
 from stores import open_store
 

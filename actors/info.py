@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from domain.errors import UnstorableValueError
-from domain.task import idempotency_key
+from domain.state import idempotency_key
 from domain.values import dumps, encode
 
 logger = logging.getLogger("perdure")

@@ -19,7 +19,8 @@ from domain.errors import UnknownTaskError, UnreadableTaskError
 from domain.events import Failed, TaskEvent
 from domain.faults import Fault
 from domain.fold import fold
-from domain.task import AgentTask, Status
+from domain.state import Status
+from domain.task import AgentTask
 from stores import Store
 
 

@@ -13,7 +13,7 @@ from actors.task_log import TaskLog
 from domain.errors import UnreadableTaskError
 from domain.events import Held, Restarted
 from domain.faults import Fault
-from domain.task import UNREADABLE, Status
+from domain.state import UNREADABLE, Status
 from stores import IndexRow
 
 logger = logging.getLogger("perdure")

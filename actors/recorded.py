@@ -1,21 +1,24 @@
-"""One call of a step, and what the log has for it: handed over as a fresh copy, the same live and in a replay."""
+"""One call, and what the log has for it: handed over as a fresh copy, the same live and in a replay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from actors.activation import Activation
+from actors.appender import Decide
 from actors.colours import Colour
 from actors.definitions import AnyStep
 from actors.raised import kind_of, mark, remade
-from domain.errors import StepError, UnknownTypeError, UnstorableValueError
-from domain.events import Released, StepFailed, StepSucceeded
+from actors.threads import NoThreadError
+from domain.errors import StepError, TaskCancelled, UnknownTypeError, UnstorableValueError
+from domain.events import CancelDelivered, Released, StepFailed, StepSucceeded
 from domain.faults import Fault
-from domain.journal import STEP, Place
-from domain.record import Call, StepRecord
-from domain.task import IN_DOUBT, UNKNOWN_CLASS, UNREADABLE
+from domain.journal import Place
+from domain.record import STEP, Call, StepRecord
+from domain.state import IN_DOUBT, UNKNOWN_CLASS, UNREADABLE
 from domain.values import convert, decode, digest, encode
+from stores.task_index import Birth
 
 
 class Line(Protocol):
@@ -23,12 +26,62 @@ class Line(Protocol):
 
     activation: Activation
     colour: Colour
+    cancelled: bool
 
 
-class RecordedCall:
+class AnyCall:
+    """One call that takes a position."""
+
+    __slots__ = ("activation", "call", "colour", "line", "path")
+
+    def __init__(self, line: Line, call: Call) -> None:
+        self.line = line
+        self.activation = line.activation
+        self.colour = line.colour
+        self.call = call
+        self.path = call.path
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the task was called off, and this line of its program has not heard of it."""
+        return self.activation.task.cancel is not None and not self.line.cancelled
+
+    def may_go_on(self) -> None:
+        """Stop where nothing new may begin: here ends what a replay can tell."""
+        if self.activation.must_stop():
+            self.activation.stop(here=not self.colour.awaits)
+
+    def raise_cancelled(self) -> NoReturn:
+        """Raise that the task was called off: what this line calls from now on is clean-up."""
+        self.line.cancelled = True
+        cancel = self.activation.task.cancel
+        reason, by = ("", "") if cancel is None else (cancel.reason, cancel.by)
+        why = f": {reason}" if reason else ""
+        raise TaskCancelled(f"task {self.activation.task.id} was cancelled by {by}{why}", reason=reason, by=by)
+
+    async def append(
+        self, decide: Decide, inside: Callable[[], None] | None = None, births: Sequence[Birth] = ()
+    ) -> bool:
+        """Append; tells whether a cancellation came meanwhile, which never undoes what is in the log."""
+        if not self.colour.awaits:
+            self.activation.append(decide, inside, births)
+            return False
+        return await self.run_blocking(self.activation.append, decide, inside, births)
+
+    async def run_blocking(self, fn: Callable[..., object], *args: object) -> bool:
+        """Run what waits for the store, without blocking a loop; tells whether a cancellation came meanwhile."""
+        try:
+            _, cancelled = await self.colour.run(self.activation.runtime.commits, fn, *args)
+        except NoThreadError:  # better a short wait of the loop than an end that is not in the log
+            fn(*args)
+            return False
+        return cancelled
+
+
+class RecordedCall(AnyCall):
     """One call of a step, at its place."""
 
-    __slots__ = ("activation", "args", "arguments", "call", "colour", "kwargs", "path", "settings", "step")
+    __slots__ = ("args", "arguments", "kwargs", "settings", "step")
 
     def __init__(
         self,
@@ -39,13 +92,10 @@ class RecordedCall:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        self.activation = line.activation
-        self.colour = line.colour
+        super().__init__(line, Call(place.path, STEP, step.name, _digest(arguments)))
         self.step = step
         self.settings = step.settings
-        self.path = place.path
         self.arguments = arguments
-        self.call = Call(place.path, STEP, step.name, _digest(arguments))
         self.args = args
         self.kwargs = kwargs
 
@@ -56,6 +106,8 @@ class RecordedCall:
             return self._decoded(outcome.value)
         if isinstance(outcome, StepFailed):
             raise self._error(record, outcome)
+        if isinstance(outcome, CancelDelivered):
+            self.raise_cancelled()
         assert isinstance(outcome, Released)  # noqa: S101  a value, a failure, or a person's word
         if outcome.decision == "fail":
             raise self._step_error(record, Fault(("GivenUp",), f"given up by {outcome.by}"))

@@ -18,13 +18,14 @@ from actors.activation import Hints
 from actors.directory import Directory
 from actors.groups import PermanentEntities
 from actors.outage import Outage
+from actors.outbox import Outbox
 from actors.second_looks import SecondLooks
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
 from actors.worker import Worker
 from domain.errors import PerdureError
 from domain.retry import is_suspect
-from domain.task import UNREADABLE
+from domain.state import UNREADABLE
 from stores import IndexRow, StoreError, StoreUnavailableError
 from stores.task_index import START, place
 
@@ -48,6 +49,7 @@ class Recovery(SupervisedActor):
         self._directory = directory
         self._looks = SecondLooks(worker)
         self._looks_first = False
+        self._outbox = Outbox(self._log, directory.ring)
         self._next_compare = self._next_permanent = 0.0
         self._permanent = PermanentEntities(self._log, worker.runtime.entities, worker.patience)
         created(self)
@@ -87,7 +89,7 @@ class Recovery(SupervisedActor):
         """
         claims = self._worker.tenure.holds()
         hosted = self._directory.hosted()
-        more = self._looks.read_on(hosted)
+        more = self._looks.read_on(hosted) or self._outbox.empty()
         self._look_after()
         if not claims:
             return None
@@ -118,7 +120,8 @@ class Recovery(SupervisedActor):
 
         Of each batch suspects come first, for which the others have to make way.
         """
-        recorder, now, only = self._log.recorder, self._log.now(), self._worker.only
+        recorder, only = self._log.recorder, self._worker.only
+        now = max(self._log.now(), self._worker.runtime.clock.steady())  # what waits for a while follows elapsed time
         if only is not None:
             row = recorder.select_entry(only)
             if row is not None and place(row)[0] <= now and self._worker.owns_or_may_take(row.owner):
@@ -148,6 +151,9 @@ class Recovery(SupervisedActor):
             lambda: self._proven(row.id),
             lambda: self._lend(row.id),
             worker.tenure.holds,
+            lambda: self._directory.free() <= 0,
+            worker.wake.set,
+            self._ring,
         )
         actor = TaskActor.launch(worker, row.id, hints)
         self._directory.enter(row.id, actor)
@@ -173,6 +179,10 @@ class Recovery(SupervisedActor):
         with self._directory.lend(task_id):
             self._worker.wake.set()
             yield
+
+    def _ring(self, task_id: str) -> None:
+        self._directory.ring(task_id)
+        self._worker.wake.set()
 
     def _look_again(self, hosted: Collection[str]) -> int:
         """Take the second looks for which there is a place; returns how many actors were started, or rows mended.
@@ -208,6 +218,8 @@ class Recovery(SupervisedActor):
 
     def _look_after(self) -> None:
         """See that others find our lock, and that our tasks are still ours."""
+        if rung := self._directory.rung():
+            self._directory.compare(self._log, rung)
         if time.monotonic() < self._next_compare:
             return
         self._next_compare = time.monotonic() + LONGEST_POLL

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from actors.appender import Appender
 from actors.context import lend_place, refuse_inside_agent, refuse_on_any_loop, refuse_on_loop
-from actors.info import checked
-from actors.mapper import is_stream
 from actors.notice import Also, Notice
 from actors.patience import CLIENT_PATIENCE
-from actors.runtime import Runtime
-from actors.task_log import TaskLog
+from actors.remote import Reach, Reached
 from actors.view import TaskView, describe
 from actors.watching import Watch, Watching
-from domain.errors import PerdureError, TaskFailedError, TaskHeldError, UnknownTaskError
-from domain.events import Completed, Failed, TaskEvent
+from domain.errors import TaskCancelledError, TaskFailedError, TaskHeldError
+from domain.events import Cancelled, Completed, Failed, TaskEvent
 from domain.faults import Fault
-from domain.task import UNREADABLE, Status
+from domain.state import ENDED, UNREADABLE, Status
 from domain.values import decode
 from stores import IndexRow, StoreUnavailableError
 
@@ -35,26 +30,12 @@ FIRST_POLL, LONGEST_POLL = 0.05, 0.5
 NOT_GIVEN: Any = object()
 
 
-class Home(Protocol):
+class Home(Reach, Protocol):
     """The system through which a task is reached."""
-
-    @property
-    def log(self) -> TaskLog:
-        """The log. Raises SystemClosedError, RuntimeError before the system is open."""
-        ...
-
-    @property
-    def runtime(self) -> Runtime:
-        """Threads for what an event loop must not be blocked by."""
-        ...
 
     @property
     def watching(self) -> Watching:
         """The watches on tasks. Raises RuntimeError before the system is open."""
-        ...
-
-    def wake(self) -> None:
-        """Look for work at once."""
         ...
 
     def may_go_on(self, task_id: str) -> bool:
@@ -66,11 +47,11 @@ class Home(Protocol):
         ...
 
 
-class TaskRef(Generic[R]):
+class TaskRef(Reached, Generic[R]):
     """A task, by its id: the same from every process. Holds nothing but the id."""
 
     def __init__(self, system: Home, id: str) -> None:
-        self._system = system
+        self._system: Home = system
         self.id = id
 
     def __repr__(self) -> str:
@@ -79,9 +60,10 @@ class TaskRef(Generic[R]):
     def result(self, timeout: float | None = None) -> R:
         """Wait for the agent's value, at most `timeout` seconds, and give a fresh copy of it.
 
-        Raises TaskFailedError, TaskHeldError at once when the task is held, TimeoutError, UnknownTaskError,
-        InsideTaskError in an agent between its steps, BlockingCallError on an event loop, UnknownTypeError for a class
-        that this process does not know; and StoreUnavailableError when the store was away for 30 s.
+        Raises TaskFailedError, TaskCancelledError, TaskHeldError at once when the task is held, TimeoutError,
+        UnknownTaskError, InsideTaskError in an agent between its steps, BlockingCallError on an event loop,
+        UnknownTypeError for a class that this process does not know; and StoreUnavailableError when the store was away
+        for 30 s.
 
         In the body of a step, or a thread to which it has copied its context, it lends the place of its task meanwhile.
         Other threads of a body lend nothing: with as many of them as there are places, all could wait for ever.
@@ -142,45 +124,6 @@ class TaskRef(Generic[R]):
         """Do what `events` does, without blocking the event loop."""
         return await self._call(partial(self.events, after=after))
 
-    def release(self, by: str | None = None) -> None:
-        """Let a held task go on; one whose log could not be read is read again first.
-
-        Raises ResolveError where it is not held, or where a step has to be decided; UnreadableTaskError;
-        TaskEndedError.
-        """
-        refuse_on_loop("release()", "await release_async()")
-        row, who = self._row(), by or _who()
-        if row.hold == UNREADABLE and self._log.mended(row, by_a_person=True):
-            self._system.wake()
-            return
-        self._append(lambda task, now: task.release(now, who))
-
-    async def release_async(self, by: str | None = None) -> None:
-        """Do what `release` does, without blocking the event loop."""
-        await self._call(self.release, by)
-
-    def resolve(
-        self, path: str, *, value: Any = NOT_GIVEN, rerun: bool = False, fail: bool = False, by: str | None = None
-    ) -> None:
-        """Decide what became of the step in question: it happened, with `value`; or `rerun` it; or give it up (`fail`).
-
-        A value is converted by the step's return annotation when it is handed to the agent. Raises ResolveError where
-        the task is not held because of this step, TaskEndedError, UnstorableValueError.
-        """
-        refuse_on_loop("resolve()", "await resolve_async()")
-        if (value is not NOT_GIVEN) + rerun + fail != 1:
-            raise ValueError("say one of three: value=…, rerun=True or fail=True")
-        decision = "rerun" if rerun else "fail" if fail else "value"
-        limit, who = self._system.runtime.value_limit, by or _who()
-        encoded = checked(value, limit) if decision == "value" else None
-        self._append(lambda task, now: task.resolve(now, path, decision, encoded, who))
-
-    async def resolve_async(
-        self, path: str, *, value: Any = NOT_GIVEN, rerun: bool = False, fail: bool = False, by: str | None = None
-    ) -> None:
-        """Do what `resolve` does, without blocking the event loop."""
-        await self._call(partial(self.resolve, path, value=value, rerun=rerun, fail=fail, by=by))
-
     def on_end(self, callback: Callable[[Notice], object], *, also: Iterable[Also] = ()) -> Watch:
         """Have `callback(notice)` called once when the task has ended, or soon where it has, whichever process ran it.
 
@@ -215,23 +158,6 @@ class TaskRef(Generic[R]):
         refuse_inside_agent("on_end_async()", "call it in a step, or where the task was spawned")
         return await self._call(partial(self.on_end, callback, also=also))
 
-    @property
-    def _log(self) -> TaskLog:
-        return self._system.log
-
-    async def _call(self, fn: Callable[..., T], *args: Any) -> T:
-        return await self._system.runtime.commits.call(fn, *args)
-
-    def _append(self, decide: Callable[[Any, float], list[TaskEvent]]) -> None:
-        Appender(self._log, self._log.load(self.id)).append(decide)
-        self._system.wake()
-
-    def _row(self) -> IndexRow:
-        row = self._log.recorder.select_entry(self.id)
-        if row is None or is_stream(self.id):
-            raise UnknownTaskError(f"there is no task {self.id!r} in {self._log.store.url}", task_id=self.id)
-        return row
-
     def _outcome(self, row: IndexRow) -> R:
         if row.status == "held":
             why = row.note if row.hold == UNREADABLE else self.describe().why
@@ -239,9 +165,20 @@ class TaskRef(Generic[R]):
         (ending,) = self._log.events.get(self.id, desc=True, limit=1, birth=row.birth)
         if isinstance(ending, Completed):
             return decode(ending.value)  # type: ignore[return-value]
+        if isinstance(ending, Cancelled):
+            raise _cancelled(self.id, ending)
         assert isinstance(ending, Failed)  # noqa: S101
         fault = Fault.from_data(ending.error)
         raise TaskFailedError(f"task {self.id} failed: {fault}", task_id=self.id, fault=fault)
+
+
+def _cancelled(task_id: str, ending: Cancelled) -> TaskCancelledError:
+    why = f": {ending.reason}" if ending.reason else ""
+    cut = "; its own clean-up was cut off, or never begun" if ending.cut else ""
+    doubts = f"; in doubt: step {', '.join(ending.doubts)}" if ending.doubts else ""
+    message = f"task {task_id} was cancelled by {ending.by}{why}{cut}{doubts}"
+    facts = {"reason": ending.reason, "by": ending.by, "doubts": ending.doubts, "cut": ending.cut}
+    return TaskCancelledError(message, task_id=task_id, **facts)
 
 
 class LoopBell:
@@ -274,7 +211,7 @@ class _Wait:
         try:
             again = task._system.may_go_on(task.id)
             self.row = row = task._row()
-            if row.status in ("completed", "failed") or (row.status == "held" and not again and self._stays(row)):
+            if row.status in ENDED or (row.status == "held" and not again and self._stays(row)):
                 return None
             status, self._away_since = row.status, None
         except StoreUnavailableError:
@@ -290,11 +227,3 @@ class _Wait:
     def _stays(self, row: IndexRow) -> bool:
         """Tell whether a hold is the last word, as far as one can tell here; this worker may be about to look at it."""
         return not self._task._system.will_look_at(row) and self._task._row() == row
-
-
-def _who() -> str:
-    """Name the person at this machine, for the record of a decision."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, PerdureError):
-        return "someone"

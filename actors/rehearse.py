@@ -41,9 +41,9 @@ from actors.wording import (
     traceback_text,
 )
 from domain.events import Completed, StepSucceeded
-from domain.journal import NOW, PATCH
-from domain.record import StepRecord
-from domain.task import DIFFERS, IN_DOUBT, AgentTask
+from domain.record import NOW, PATCH, StepRecord
+from domain.state import DIFFERS, IN_DOUBT
+from domain.task import AgentTask
 
 # ------------------------------------------------------------------ check
 

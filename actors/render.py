@@ -13,10 +13,30 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.view import clock_time, strikes_text
-from actors.wording import ago, brief, columns, decision, fitted, joined, local, plain, shortened, shown, where
+from actors.wording import (
+    ago,
+    brief,
+    columns,
+    decision,
+    fitted,
+    how_it_ended,
+    joined,
+    local,
+    plain,
+    received_text,
+    shortened,
+    shown,
+    where,
+)
 from domain.events import (
     Activated,
+    ApprovalRequested,
+    CancelDelivered,
+    Cancelled,
+    CancelRequested,
+    ChildSpawned,
     Completed,
+    Concluded,
     Created,
     Failed,
     Held,
@@ -24,21 +44,31 @@ from domain.events import (
     Released,
     RestartAsked,
     Restarted,
+    SignalReceived,
     StepFailed,
     StepStarted,
     StepSucceeded,
     TaskEvent,
+    UndoRegistered,
+    WaitBegan,
+    WaitEnded,
 )
 from domain.faults import Fault
-from domain.journal import NOW, PATCH
+from domain.record import NOW, PATCH, UNDO
+from domain.waits import Wait
 from stores import IndexRow
 
 WIDE = 100
 """Columns from which there is room for parts of a second."""
-_STYLES = {"running": "cyan", "waiting": "cyan", "completed": "green", "failed": "red", "held": "yellow"}
-
-
-_ASIDE = {PATCH: "Patched", NOW: "ClockRead"}
+_STYLES = {
+    "running": "cyan",
+    "waiting": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "held": "yellow",
+    "cancelled": "red",
+}
+_ASIDE = {PATCH: "Patched", NOW: "ClockRead", UNDO: "UndoRegistered"}
 
 
 def print_tasks(rows: list[IndexRow], workers: Mapping[str, Mapping[str, Any]]) -> None:
@@ -101,7 +131,7 @@ def _print_whole(lines: list[list[str]]) -> None:
 def _what(event: TaskEvent) -> str:
     """Say in one line what an event tells: the step, if it is about one, and the rest."""
     facts, rest = event.__dict__, _VALUES[type(event)](event)
-    if "name" not in facts:
+    if "name" not in facts or isinstance(event, SignalReceived):
         return rest
     text = facts["name"] + (f' "{facts["label"]}"' if facts.get("label") else "")
     attempt = f" (attempt {facts['attempt']})" if facts["attempt"] > 1 else ""
@@ -113,9 +143,13 @@ def _table() -> Table:
 
 
 def _created(event: Created) -> str:
-    args, kwargs = event.input
+    return f"{plain(event.agent)}{_call(event.input)}"
+
+
+def _call(arguments: Any) -> str:
+    args, kwargs = arguments
     texts = [*map(shown, args), *[f"{plain(name)}={shown(value)}" for name, value in kwargs.items()]]
-    return f"{plain(event.agent)}({', '.join(texts)})"
+    return f"({', '.join(texts)})"
 
 
 def _step_failed(event: StepFailed) -> str:
@@ -131,13 +165,35 @@ def _succeeded(event: StepSucceeded) -> str:
         return local(event.value).isoformat(sep=" ", timespec="milliseconds")
     if event.kind == PATCH:
         return ""
+    if event.kind == UNDO:
+        return _call(event.value)
     return shown(event.value) + (f"  told by {plain(event.source)}" if event.source else "")
 
 
 def _passivated(event: Passivated) -> str:
     cut_off = f"cut off, in doubt: {', '.join(event.cut_off)}" if event.cut_off else ""
-    waits = f"waits until {clock_time(event.due)}" if event.due is not None else ""
+    waits = f"waits until {clock_time(event.due)}" if event.due is not None else "waits" if event.waits else ""
     return plain(joined(cut_off, waits))
+
+
+def _wait_began(event: WaitBegan) -> str:
+    wait = Wait.read(event.kind, event.name, event.sources, event.due)
+    dues = [due.at for due in wait.first_due()]
+    return f"until {clock_time(min(dues))}" if dues else ""
+
+
+def _requested(event: CancelRequested) -> str:
+    return plain(f"by {event.by}" + (f": {event.reason}" if event.reason else ""))
+
+
+def _concluded(event: Concluded) -> str:
+    return plain(event.status + (", its clean-up was cut off or never begun" if event.cut else ""))
+
+
+def _cancelled(event: Cancelled) -> str:
+    doubts = f"in doubt: step {', '.join(event.doubts)}" if event.doubts else ""
+    cut = "its clean-up was cut off or never begun" if event.cut else ""
+    return plain(joined(f"by {event.by}" + (f": {event.reason}" if event.reason else ""), cut, doubts))
 
 
 def _held(event: Held) -> str:
@@ -156,7 +212,17 @@ _VALUES: dict[type[TaskEvent], Callable[[Any], str]] = {
     Passivated: _passivated,
     Held: _held,
     Released: decision,
+    WaitBegan: _wait_began,
+    WaitEnded: how_it_ended,
+    SignalReceived: received_text,
+    ApprovalRequested: lambda event: "" if event.details is None else shown(event.details),
+    ChildSpawned: lambda event: plain(event.child),
+    UndoRegistered: lambda event: _call(event.arguments),
+    CancelRequested: _requested,
+    CancelDelivered: lambda _event: "",
+    Concluded: _concluded,
     Completed: lambda event: shown(event.value),
     Failed: lambda event: brief(Fault.from_data(event.error)),
+    Cancelled: _cancelled,
 }
 """What an event says beyond its path, name, attempt and label."""

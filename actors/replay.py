@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bdb
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -18,16 +18,18 @@ from actors.context import Context, Outcome
 from actors.definitions import AnyAgent, AnyStep
 from actors.info import checked
 from actors.raised import step_error_of
+from actors.recorded import AnyCall
 from actors.runtime import Runtime
 from actors.task_actor import input_of
 from actors.task_log import TaskLog
 from actors.threads import Job, Threads
-from domain.errors import FailTask, UnstorableValueError
+from domain.errors import FailTask, TaskCancelled, UnstorableValueError
 from domain.events import Completed, Released
 from domain.faults import Fault
 from domain.journal import Differs, join
 from domain.record import StepRecord
-from domain.task import DIFFERS, AgentTask
+from domain.state import DIFFERS
+from domain.task import AgentTask
 from domain.values import Json
 
 P = ParamSpec("P")
@@ -147,7 +149,7 @@ def _conclude(activation: _Rehearsal, agent: AnyAgent, outcome: Outcome) -> None
         record = activation.task.steps.get(failed.path)
         decided = record is not None and isinstance(record.outcome, Released)
         found.failure, found.parks = failed.fault, agent.on_failure == "hold" and not decided
-    elif issubclass(type(error), FailTask):
+    elif issubclass(type(error), FailTask | TaskCancelled):
         found.failure = Fault.of(error)
     else:
         fault = Fault.of(error)
@@ -163,11 +165,11 @@ class _Rehearsal(Activation):
         self.differs: Differs | None = None
         self._tell = tell
 
-    def came_to(self, step: AnyStep, path: str, record: StepRecord | None) -> None:
-        """Take note of a step that the code asks for."""
+    def came_to(self, path: str, name: str, record: StepRecord | None, *, asks: bool = False) -> None:
+        """Take note of what the code asks for; `asks` tells that a doubt about it is for a person."""
         if record is None or record.outcome is None:
-            holds = record is not None and record.in_doubt and step.settings.on_doubt == "hold"
-            self.replay.stops.append(Stop(path, step.name, record, holds))
+            holds = asks and record is not None and record.in_doubt
+            self.replay.stops.append(Stop(path, name, record, holds))
         else:
             self.hand_over(record)
 
@@ -183,8 +185,17 @@ class _Walk(Context):
 
     def _find(self, step: AnyStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         call, found = super()._find(step, args, kwargs)
-        self.activation.came_to(step, call.path, found)
+        self.activation.came_to(call.path, step.name, found, asks=step.settings.on_doubt == "hold")
         return call, found
+
+    def look_up(self, call: AnyCall, names: Collection[str] = ()) -> StepRecord | None:
+        found = super().look_up(call, names)
+        self.activation.came_to(call.path, call.call.name, found)
+        return found
+
+    def register_undo(self, name: str, arguments: Any) -> None:
+        super().register_undo(name, arguments)
+        self._note()
 
     def now(self) -> float:
         value = super().now()

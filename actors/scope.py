@@ -21,7 +21,10 @@ from domain.journal import Differs, Place, branch_path, join, left_over
 
 
 class Scope:
-    """One numbered stretch of the program, and the line of execution that runs it."""
+    """One numbered stretch of the program, and the line of execution that runs it.
+
+    `cancelled` tells that it knows of the cancellation of its task: what it calls now is clean-up.
+    """
 
     def __init__(self, activation: Activation, path: str = "", beside: tuple[str, ...] = ()) -> None:
         self.activation = activation
@@ -30,6 +33,7 @@ class Scope:
         self.asked = 0
         self.opened: set[str] = set()
         self.passed_over: Differs | None = None
+        self.cancelled = False
         self.thread = threading.get_ident()
         self.asyncio_task = asyncio_task()
         self.colour: Colour = BLOCKING if self.asyncio_task is None else AWAITING
@@ -42,17 +46,20 @@ class Scope:
         """Tell whether the caller is the line of execution of this scope: contexts can be copied to others."""
         return threading.get_ident() == self.thread and asyncio_task() is self.asyncio_task
 
-    def check(self, what: str, name: str, *, blocks: bool, is_async: bool = False) -> None:
+    def check(self, what: str, name: str, *, blocks: bool, is_async: bool = False, twin: str = "") -> None:
         """Refuse a call from where it may not come; `blocks` tells whether it would block an event loop.
 
-        `name` is that of the function that is called, `is_async` its own colour; empty for what has no plain function.
-        Raises NestedStepError, OutsideTaskError, BlockingCallError, or what has closed the activation.
+        `name` is that of the function that is called, `is_async` its own colour; empty for what has no plain function,
+        but a `twin` of the other colour. Raises NestedStepError, OutsideTaskError, BlockingCallError, or what has
+        closed the activation.
         """
         here = self.is_here()
         if running_body.get() is not None or not here or blocks is self.colour.awaits or self.activation.closed:
-            self._refuse(what, name, here=here, blocks=blocks, is_async=is_async)
+            awaited = twin or f"{name}{'' if is_async else '.aio'}"
+            called = twin or f"{name}{'.sync' if is_async else ''}"
+            self._refuse(what, name, here=here, blocks=blocks, instead=awaited if blocks else called)
 
-    def _refuse(self, what: str, name: str, *, here: bool, blocks: bool, is_async: bool) -> NoReturn:
+    def _refuse(self, what: str, name: str, *, here: bool, blocks: bool, instead: str) -> NoReturn:
         body, task_id = running_body.get(), self.activation.task.id
         plain = f", or call the plain function {name}.fn(…)" if name else ""
         if body is not None:
@@ -67,10 +74,9 @@ class Scope:
         if blocks:
             raise BlockingCallError(
                 f"{what} was called in async code of task {task_id}, where it would block the event loop that all async"
-                f" agents share: await {name}{'' if is_async else '.aio'}(…)"
+                f" agents share: await {instead}(…)"
             )
-        call = f"{name}{'.sync' if is_async else ''}(…)"
-        raise OutsideTaskError(f"{what} was awaited in sync code of task {task_id}: call {call}")
+        raise OutsideTaskError(f"{what} was awaited in sync code of task {task_id}: call {instead}(…)")
 
     def _elsewhere(self) -> str:
         task_id = self.activation.task.id
@@ -106,11 +112,11 @@ class Scope:
 
     def inner(self, path: str) -> Self:
         """Give the scope of an agent that is called at a position of this one."""
-        return type(self)(self.activation, path, self.beside)
+        return self._within(path, self.beside)
 
     def branch(self, gather: str, number: int) -> Self:
         """Give the scope of one branch of a gather."""
-        return type(self)(self.activation, join(gather, number), (*self.beside, gather))
+        return self._within(join(gather, number), (*self.beside, gather))
 
     def keyed(self, key: str) -> Self:
         """Give the scope of a branch that has a key; the second one of that key has `#2`. Any thread may call."""
@@ -118,7 +124,12 @@ class Scope:
             self._openings[key] = times = self._openings.get(key, 0) + 1
             path = branch_path(self.path, key, times)
             self.opened.add(path)
-        return type(self)(self.activation, path, self.beside)
+        return self._within(path, self.beside)
+
+    def _within(self, path: str, beside: tuple[str, ...]) -> Self:
+        made = type(self)(self.activation, path, beside)
+        made.cancelled = self.cancelled
+        return made
 
     def end(self) -> None:
         """End the scope: the log must have no more of it, or the task is held."""

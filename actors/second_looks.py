@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from actors.worker import Worker
-from domain.task import FOR_CODE, UNREADABLE
+from domain.state import FOR_CODE, UNREADABLE
 from stores import IndexRow
 from stores.task_index import START, Place
 

@@ -6,20 +6,22 @@ import functools
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar, TypeVarTuple, overload
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeAlias, TypeVar, TypeVarTuple, overload
 
+from actors.clock import Clock
 from actors.context import refuse_inside_agent, refuse_on_loop
 from actors.definitions import AnyAgent
 from actors.info import checked
+from actors.pausing import moment_of, seconds_of
 from actors.ref import Home, TaskRef
-from domain.errors import DefinitionError, InvalidTaskIdError
-from domain.values import encode
+from actors.spawned import bound_arguments, checked_id, checked_tags, unwrapped
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-ID_LIMIT = 200
-"""Characters that a task's id may have."""
+Deadline: TypeAlias = float | timedelta | datetime | None
+"""When a task is called off: in some seconds, in a timedelta, at a datetime with a zone, or never."""
 
 
 class SpawningHome(Home, Protocol):
@@ -28,6 +30,14 @@ class SpawningHome(Home, Protocol):
     def know(self, agent: AnyAgent) -> None:
         """Take note of an agent, so that its tasks are run here."""
         ...
+
+
+def until_of(deadline: Deadline, clock: Clock) -> float | None:
+    """Give a deadline in Unix seconds. Raises ValueError for what is none."""
+    if isinstance(deadline, datetime):
+        return moment_of("a deadline", deadline)
+    seconds = seconds_of("a deadline", deadline)
+    return None if seconds is None else clock.now() + seconds
 
 
 class Spawner(ABC):
@@ -49,6 +59,7 @@ class Spawner(ABC):
         /,
         *args: *Ts,
         id: str | None = None,
+        deadline: Deadline = None,
         tags: Mapping[str, str] | None = None,
     ) -> TaskRef[R]: ...
     @overload
@@ -58,6 +69,7 @@ class Spawner(ABC):
         /,
         *args: *Ts,
         id: str | None = None,
+        deadline: Deadline = None,
         tags: Mapping[str, str] | None = None,
     ) -> TaskRef[R]: ...
     def spawn(
@@ -66,6 +78,7 @@ class Spawner(ABC):
         /,
         *args: *Ts,
         id: str | None = None,
+        deadline: Deadline = None,
         tags: Mapping[str, str] | None = None,
     ) -> TaskRef[Any]:
         """Make a task of an agent. When it returns, the task is in the store and will be run, whatever dies.
@@ -76,6 +89,8 @@ class Spawner(ABC):
             agent: a function decorated with `@agent`, or a `functools.partial` of one, for keywords.
             args: its arguments; they are stored, and the agent gets equal ones at each replay.
             id: 1 to 200 printable characters; a random one where it is left out.
+            deadline: when the task is called off if it has not ended: in so many seconds, or a timedelta, or at a
+                datetime with a zone. One that is held then is called off when it is let go.
             tags: texts by name, kept with the task; those of the first spawn stay.
 
         Raises TypeError for arguments that the agent does not take, UnstorableValueError, InvalidTaskIdError,
@@ -86,17 +101,19 @@ class Spawner(ABC):
         refuse_on_loop("spawn()", "await spawn_async(…)")
         home = self._home
         log = home.log
-        definition, args, kwargs = _unwrap(agent, args)
-        try:
-            bound = definition.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"agent {definition.name}{definition.signature}: {error}") from None
-        arguments = checked([list(bound.args), dict(bound.kwargs)], home.runtime.value_limit)
-        task_id = _checked_id(id) if id is not None else f"{definition.name}-{secrets.token_hex(4)}"
-        labels = _checked_tags(tags or {})
+        definition, positional, named = unwrapped(agent, args)
+        arguments = checked(bound_arguments(definition, positional, named), home.runtime.value_limit)
+        task_id = checked_id(id) if id is not None else f"{definition.name}-{secrets.token_hex(4)}"
+        labels = checked_tags(tags or {})
         home.know(definition)
         group = self._group_of(task_id)
-        task = log.create(task_id, definition.name, arguments, labels, aliases=definition.names[1:], group=group)
+        until = until_of(deadline, home.runtime.clock)
+        task = log.create(
+            *(task_id, definition.name, arguments, labels),
+            aliases=definition.names[1:],
+            group=group,
+            deadline=until,
+        )
         home.wake()
         return TaskRef(home, task.id)
 
@@ -107,6 +124,7 @@ class Spawner(ABC):
         /,
         *args: *Ts,
         id: str | None = None,
+        deadline: Deadline = None,
         tags: Mapping[str, str] | None = None,
     ) -> TaskRef[R]: ...
     @overload
@@ -116,6 +134,7 @@ class Spawner(ABC):
         /,
         *args: *Ts,
         id: str | None = None,
+        deadline: Deadline = None,
         tags: Mapping[str, str] | None = None,
     ) -> TaskRef[R]: ...
     async def spawn_async(
@@ -124,38 +143,11 @@ class Spawner(ABC):
         /,
         *args: *Ts,
         id: str | None = None,
+        deadline: Deadline = None,
         tags: Mapping[str, str] | None = None,
     ) -> TaskRef[Any]:
         """Do what `spawn` does, without blocking the event loop."""
         refuse_inside_agent("spawn_async()", "call it in a step, with an id")
-        return await self._home.runtime.commits.call(functools.partial(self.spawn, agent, *args, id=id, tags=tags))
-
-
-def _unwrap(agent: Any, args: tuple[Any, ...]) -> tuple[AnyAgent, tuple[Any, ...], dict[str, Any]]:
-    kwargs: dict[str, Any] = {}
-    while isinstance(agent, functools.partial):
-        args, kwargs, agent = (*agent.args, *args), {**agent.keywords, **kwargs}, agent.func
-    if not isinstance(agent, AnyAgent):
-        name = getattr(agent, "__qualname__", repr(agent))
-        raise DefinitionError(f"{name} is not an agent: decorate it with @agent before it is spawned")
-    return agent, args, kwargs
-
-
-def _checked_id(id: object) -> str:
-    if not isinstance(id, str) or not 0 < len(id) <= ID_LIMIT:
-        raise InvalidTaskIdError(f"a task's id has 1 to {ID_LIMIT} characters, not {id!r:.250}", task_id=str(id))
-    for index, character in enumerate(id):
-        if not character.isprintable():
-            raise InvalidTaskIdError(
-                f"a task's id has printable characters only; at index {index} there is {character!a}", task_id=id
-            )
-    return id
-
-
-def _checked_tags(tags: object) -> Any:
-    if not isinstance(tags, Mapping):
-        raise TypeError(f"tags are texts by name, not {tags!r}")
-    for name, text in tags.items():
-        if type(name) is not str or type(text) is not str:
-            raise TypeError(f"tags are texts by name, not {name!r}: {text!r}")
-    return encode(dict(tags))
+        return await self._home.runtime.commits.call(
+            functools.partial(self.spawn, agent, *args, id=id, deadline=deadline, tags=tags)
+        )

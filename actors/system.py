@@ -7,6 +7,7 @@ import functools
 import threading
 from typing import Any, Self, TypeVar, TypeVarTuple, get_args
 
+from actors.asked import tasks_that_ask
 from actors.clock import Clock
 from actors.colours import AWAITING
 from actors.context import refuse_inside_agent, refuse_on_loop
@@ -24,11 +25,12 @@ from actors.task_log import TaskLog
 from actors.tenure import LEASE, SHORTEST_LEASE
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
+from actors.view import ApprovalView, open_approvals
 from actors.watching import Watching
 from domain.entity import Entity, topic_of
 from domain.errors import SystemClosedError
 from domain.retry import MOST_SECONDS, STRIKE_LIMIT
-from domain.task import Status
+from domain.state import Status
 from stores import IndexRow, Store, open_store
 from stores.crash import SimulatedCrash
 from stores.lifetime import Resource
@@ -274,9 +276,10 @@ class AgentSystem(Spawner):
         """Tell whether a hold is news to this worker, and still to be looked at."""
         return self._tree is not None and self._tree.recovery.will_look_at(row)
 
-    def wake(self) -> None:
-        """Look for work at once."""
+    def wake(self, task_id: str = "") -> None:
+        """Look for work at once, and at that task, where it runs here."""
         if self._tree is not None:
+            self._tree.directory.ring(task_id)
             self._tree.worker.wake.set()
 
     def _find(self, name: str) -> AnyAgent:
@@ -310,6 +313,15 @@ class AgentSystem(Spawner):
     async def tasks_async(self, *, status: Status | None = None, agent: str | None = None) -> list[TaskRef[Any]]:
         """Do what `tasks` does, without blocking the event loop."""
         return await self._runtime.commits.call(functools.partial(self.tasks, status=status, agent=agent))
+
+    def approvals(self) -> list[ApprovalView]:
+        """List the approvals that nobody has answered, of all tasks: `task(a.task_id).answer(a.id, approved=True)`."""
+        refuse_on_loop("approvals()", "await approvals_async()")
+        return [approval for task in tasks_that_ask(self.log) for approval in open_approvals(task)]
+
+    async def approvals_async(self) -> list[ApprovalView]:
+        """Do what `approvals` does, without blocking the event loop."""
+        return await self._runtime.commits.call(self.approvals)
 
     # ------------------------------------------------------------------ entities
 

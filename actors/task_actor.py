@@ -9,14 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-from actors.activation import LINGER, Activation, Hints, Refusal
+from actors.activation import GRACE, Activation, Hints, Refusal
 from actors.appender import Appender
 from actors.context import Outcome, run_agent
 from actors.definitions import AnyAgent
 from actors.event_sourced import EventSourcedActor
 from actors.info import checked
+from actors.lines import LINGER
 from actors.raised import step_error_of
 from actors.runtime import Runtime
+from actors.settling import knows_undos, settle
 from actors.threads import NoThreadError
 from actors.view import headline
 from actors.where import where
@@ -27,6 +29,7 @@ from domain.errors import (
     PerdureError,
     StepError,
     Suspended,
+    TaskCancelled,
     UnknownTaskError,
     UnknownTypeError,
     UnreadableTaskError,
@@ -34,8 +37,10 @@ from domain.errors import (
 )
 from domain.events import Held, Released, Restarted, TaskEvent
 from domain.faults import Fault
-from domain.task import FAILED_STEP, FOR_CODE, UNKNOWN_CLASS, UNREADABLE, AgentTask
+from domain.state import FAILED_STEP, FOR_CODE, UNKNOWN_CLASS, UNREADABLE
+from domain.task import AgentTask
 from domain.values import decode
+from domain.waits import settled
 from stores import StoreError
 from stores.crash import SimulatedCrash
 
@@ -97,7 +102,7 @@ class TaskActor(EventSourcedActor):
             self.worker.log.compare(self.name)
         if claimed and self.task.held is not None:
             self._say_held()
-        return agent if claimed and self.task.held is None else None
+        return agent if claimed and self.task.held is None and self.task.ending is None else None
 
     def _say_held(self) -> None:
         logger.error("task %s is held: %s", self.name, headline(self.task))
@@ -106,6 +111,8 @@ class TaskActor(EventSourcedActor):
         """Replay a task that is held for its code, read-only, up to the first body: does the code fit its log now?"""
         if self.task.held is None or self.task.held.reason not in FOR_CODE:
             return False
+        if self.task.concluded is not None:
+            return knows_undos(self.task, agent.file)
         refusal = probe(self.rehydrated, agent, self.worker.runtime)
         if refusal is not None:
             logger.warning("task %s stays held, today's code does not fit either: %s", self.task.id, refusal.message)
@@ -115,10 +122,21 @@ class TaskActor(EventSourcedActor):
         worker = self.worker
         if worker.stopping.is_set() or not worker.tenure.holds() or not worker.owns_or_may_take(task.worker):
             return []
-        if task.due is not None and now < task.line:  # another was faster, and has given it back to wait
+        if not self._is_due(task, now):  # another was faster, and has given it back to wait
             return []
+        if task.activation == 0 and (expired := task.expire(now, GRACE)):
+            return expired
         token, limit = secrets.token_hex(4), self.worker.strikes
         return task.activate(now, worker=self.worker.id, token=token, limit=limit, release=release)
+
+    def _is_due(self, task: AgentTask, now: float) -> bool:
+        """Tell whether there is something to do: by the clock on the wall, or by the time that has passed here."""
+        if task.due is not None and now >= task.line:
+            return True
+        moment = self.worker.runtime.clock.moment()
+        waits = task.waiting.values()
+        came = any(settled(wait, task.first_mail, moment) is not None for wait in waits)
+        return came if task.waits else task.due is None
 
     def _run_and_conclude(self, agent: AnyAgent) -> None:
         try:
@@ -132,7 +150,10 @@ class TaskActor(EventSourcedActor):
 
     def _run(self, agent: AnyAgent) -> None:
         number, runtime = self.task.activation, self.worker.runtime
+        if self._settle(agent, number):
+            return
         self.activation = activation = Activation(self.rehydrated, number, runtime, self.hints)
+        activation.expire()
         given = input_of(activation)
         try:
             outcome = Outcome() if given is None else run_agent(activation, agent, *given)
@@ -144,12 +165,33 @@ class TaskActor(EventSourcedActor):
         closed = activation.settle()
         if self.task.held is not None and self.task.held.reason in FOR_CODE:
             self.worker.held_here[self.task.id, self.task.birth] = self.task.version
-        if closed is None:
-            self._conclude(agent, activation, outcome)
-        elif isinstance(closed, OwnershipLost | SimulatedCrash):
+        if closed is not None:
+            self._closed_by(number, closed)
+            return
+        self._conclude(agent, activation, outcome)
+        self._settle(agent, number)
+
+    def _settle(self, agent: AnyAgent, number: int) -> bool:
+        """Do what the task owes before its ending, where that is decided, and end it; tells whether it is."""
+        if self.task.concluded is None or self.task.ending is not None:
+            return False
+        self.activation = activation = Activation(self.rehydrated, number, self.worker.runtime, self.hints)
+        error: BaseException | None = None
+        try:
+            settle(activation, agent.file)
+        except BaseException as raised:
+            error = raised
+        closed = activation.settle()
+        if closed is not None:
+            self._closed_by(number, closed)
+        elif error is not None:
+            raise AgentCrashError(number, Fault.of(error), where(error)) from error
+        return True
+
+    def _closed_by(self, number: int, closed: BaseException) -> None:
+        if isinstance(closed, OwnershipLost | SimulatedCrash):
             raise closed
-        else:
-            self._tell_why(number, closed.__cause__)
+        self._tell_why(number, closed.__cause__)
 
     def _strike(self, crash: AgentCrashError) -> None:
         """Report a crash of the agent, once, and append what follows: another start after a delay, or a hold."""
@@ -196,6 +238,8 @@ class TaskActor(EventSourcedActor):
             self._conclude_failed_step(agent, number, step_error)
         elif issubclass(type(error), FailTask):
             append(lambda task, now: task.fail(number, now, Fault.of(error)))
+        elif issubclass(type(error), TaskCancelled) and self.task.delivered:
+            append(lambda task, now: task.end_cancelled(number, now))
         else:
             raise AgentCrashError(number, Fault.of(error), where(error)) from error
 
@@ -233,7 +277,7 @@ def probe(appender: Appender, agent: AnyAgent, runtime: Runtime) -> Refusal | No
     error = None if given is None else run_agent(activation, agent, *given).error
     ends = (
         error is None
-        or issubclass(type(error), Suspended | FailTask)
+        or issubclass(type(error), Suspended | FailTask | TaskCancelled)
         or step_error_of(error, activation.declared) is not None
     )
     if activation.refused is None and not ends:

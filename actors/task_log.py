@@ -22,11 +22,18 @@ from actors.view import call_text, headline
 from domain.errors import PerdureError, TaskConflictError, UnknownTaskError, UnreadableTaskError
 from domain.events import Created
 from domain.fold import fold
-from domain.task import UNREADABLE, AgentTask
+from domain.state import UNREADABLE
+from domain.task import AgentTask
 from domain.values import dumps
 from stores import AppendConflictError, IndexRow, Store, StoreError, StoreUnavailableError, TaskRecorder
+from stores.task_index import Birth
 
 logger = logging.getLogger("perdure")
+
+
+ASKS, UNTOLD = "asks", "untold"
+"""What the index has as the hold of a task that is not held, but has asked for an approval; and of one that has ended,
+and whose parent has not been told of it for certain."""
 
 
 class Settable(Protocol):
@@ -114,22 +121,23 @@ class TaskLog(Application[str]):
         parent: str = "",
         aliases: Collection[str] = (),
         group: str = "",
+        deadline: float | None = None,
     ) -> AgentTask:
         """Make a task, or give the one that has this id with the same agent and input, ended or not.
 
-        `aliases` are the names that the agent had before, `group` is the group to which it belongs, if any.
+        `aliases` are the names that the agent had before, `group` is the group to which it belongs, if any,
+        `deadline` when it is called off, in Unix seconds.
         When it returns, the task is in the store. Raises TaskConflictError where the id is in use otherwise; nothing
         is changed then.
         """
-        options = {"group": group} if group else {}
+        options: dict[str, Any] = {"group": group} if group else {}
+        options |= {"deadline": deadline} if deadline is not None else {}
         created = Created(task_id, 1, self.now(), secrets.token_hex(8), agent, arguments, parent, tags, options)
-        task = fold(None, [created])
-        assert task is not None  # noqa: S101
-        row = self.mapper.to_stored_event(created, birth=created.birth, token=secrets.token_bytes(TOKEN_SIZE))
+        row, entry = self.birth(created)
         away = self.patience.waiter()
         while True:
             try:
-                self.recorder.insert_events([row], entry=index_row(task), expected=None)
+                self.recorder.insert_events([row], entry=entry, expected=None)
             except AppendConflictError:
                 break
             except IntegrityError:
@@ -141,8 +149,17 @@ class TaskLog(Application[str]):
             except StoreUnavailableError as error:
                 away(error)
             else:
-                return task
+                return _begun(created)
         return self._in_use(created, (agent, *aliases))
+
+    def birth(self, created: Created) -> Birth:
+        """Give what makes a task: its first row, and its index row."""
+        row = self.mapper.to_stored_event(created, birth=created.birth, token=secrets.token_bytes(TOKEN_SIZE))
+        return Birth(row, index_row(_begun(created)))
+
+    def taken(self, task_id: str) -> TaskConflictError:
+        """Name the conflict of a child that cannot be spawned, since its id is in use."""
+        return TaskConflictError(f"task {task_id} exists already, and is no child of its parent", task_id=task_id)
 
     def _in_use(self, created: Created, names: Collection[str]) -> AgentTask:
         """Settle a spawn under an id that is in use; after a lost acknowledgement it may be our own."""
@@ -255,6 +272,21 @@ class TaskLog(Application[str]):
                 event.set()
 
 
+def _begun(created: Created) -> AgentTask:
+    task = fold(None, [created])
+    assert task is not None  # noqa: S101  it is its first event
+    return task
+
+
+def _marked(task: AgentTask) -> str | None:
+    """Give the kind of hold of a task; or what else makes a row one that is looked for."""
+    if task.held is not None:
+        return task.held.reason
+    if task.ending is not None:
+        return UNTOLD if task.parent else None
+    return ASKS if task.open_pauses else None
+
+
 def index_row(task: AgentTask) -> IndexRow:
     """Give the index row that follows from a task's log; due is what stands in line, and since when."""
     return IndexRow(
@@ -269,6 +301,6 @@ def index_row(task: AgentTask) -> IndexRow:
         None if task.due is None else task.line,
         task.worker,
         task.suspicion,
-        task.held.reason if task.held is not None else None,
+        _marked(task),
         headline(task),
     )

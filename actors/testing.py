@@ -28,6 +28,7 @@ opened on what it left. The kit's systems have no strike limit, so that a plan m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -35,8 +36,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 from actors.clock import Clock, FakeClock
 from actors.history import HistoryError, histories, replay_history, save_history
 from actors.info import StepInfo
+from actors.ref import TaskRef
 from actors.system import AgentSystem
 from actors.task_log import TaskLog
+from actors.view import ApprovalView
 from domain.errors import PerdureError, TaskError
 from domain.events import Restarted, StepFailed, StepStarted, StepSucceeded, TaskEvent
 from domain.faults import Fault
@@ -47,17 +50,22 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
+GLANCE = 0.05
+"""Seconds between two looks at what a task asks for."""
+
+
 class AgentBugError(PerdureError):
     """Raised when the agent itself crashes: a bug, which a supervisor would answer with restarts and then a hold."""
 
 
 @dataclass
 class BodyRun:
-    """One entry into the body of a step, in one of the lives, when the log ended at `version`.
+    """One entry into the body of a step, in one of the lives, when the log of its `task` ended at `version`.
 
-    `finished` tells whether it came to its end.
+    `finished` tells whether it came to its end. The task may be a child, of which `version` says nothing.
     """
 
+    task: str
     step: str
     path: str
     attempt: int
@@ -103,20 +111,24 @@ class Run:
         same key, and a higher attempt, where its start is recorded.
         """
         outcomes = [event for event in self.events if _is_outcome(event)]
+        mine = self.events[0].originator_id if self.events else ""
         by_path: dict[str, list[BodyRun]] = {}
+        families: dict[tuple[str, str], list[BodyRun]] = {}
         for body in self.bodies:
-            by_path.setdefault(body.path, []).append(body)
+            families.setdefault((body.task, body.path), []).append(body)
+            if body.task == mine:
+                by_path.setdefault(body.path, []).append(body)
         started = {event.path for event in self.events if isinstance(event, StepStarted)}
         for outcome in outcomes:
             same = [other for other in outcomes if other.path == outcome.path]
             _require(len(same) == 1, f"step {outcome.path} {outcome.name} has {len(same)} outcomes")
             late = [body for body in by_path.get(outcome.path, ()) if body.version >= outcome.originator_version]
             _require(not late, f"step {outcome.path} {outcome.name} ran again after its outcome was in the log")
-        for path, entries in by_path.items():
-            what = f"step {path} {entries[0].step}"
+        for (task, path), entries in families.items():
+            what = f"step {path} {entries[0].step}" + ("" if task == mine else f" of {task}")
             _require(len({entry.idempotency_key for entry in entries}) == 1, f"{what} had more than one key")
             attempts = [entry.attempt for entry in entries]
-            if path in started:
+            if task == mine and path in started:
                 _require(attempts == sorted(set(attempts)), f"{what}: attempts {attempts} do not rise")
             twice = len({(entry.life, entry.attempt) for entry in entries}) != len(entries)
             _require(not twice, f"{what}: an attempt ran twice in one life")
@@ -142,6 +154,8 @@ def run_through_crashes(
     timeout: float = 30.0,
     strikes: int | None = None,
     clock: Clock | None = None,
+    meanwhile: Callable[[TaskRef[Any]], object] = lambda _task: None,
+    answer: Callable[[ApprovalView], bool | None] = lambda _approval: None,
 ) -> Run:
     """Run an agent as a task, die where told, start a new system each time, and return what happened.
 
@@ -155,19 +169,25 @@ def run_through_crashes(
         strikes: the systems' strike limit; by default none, so that a plan may hold any number of crashes.
         clock: what tells all lives the time; by default one that jumps to what is due next, so that nothing waits. The
             time limits of bodies are real time all the same.
+        meanwhile: called in each life once the task is spawned, with the task: what others bring to it, such as
+            `lambda task: task.signal("paid", 20, signal_id="1")`. It dies with its life, and is called again in the
+            next: as a client that tries again, it has to bring the same once more.
+        answer: says yes or no to each approval that the task asks for, or None for no answer yet.
 
     Raises AgentBugError where the agent's own code raises what is no business of its task; TimeoutError when a life
     does not end in time.
     """
     disk = open_store("memory:") if store is None else store
-    run, time = Run(), clock or FakeClock(jump=True)
+    run, clock = Run(), clock or FakeClock(jump=True)
     for nth in (*plan, None):
         witness = _Witness(nth, run, id)
         inner = open_store(disk) if isinstance(disk, str) else disk
         life = CrashingStore(inner, witness, close_inner=isinstance(disk, str))
         try:
-            with AgentSystem(life, strikes=strikes, clock=time) as system:
-                _live(system, run, agent, args, id, timeout)
+            with AgentSystem(life, strikes=strikes, clock=clock) as system:
+                task = system.spawn(agent, *args, id=id)
+                meanwhile(task)
+                _live(task, run, timeout, answer)
                 return run
         except SimulatedCrash as death:
             if witness.bug:
@@ -179,17 +199,23 @@ def run_through_crashes(
 
 
 def every_crash_point(
-    agent: Callable[..., Any], *args: Any, new_store: Callable[[], str | Store | None] = lambda: None
+    agent: Callable[..., Any],
+    *args: Any,
+    new_store: Callable[[], str | Store | None] = lambda: None,
+    meanwhile: Callable[[TaskRef[Any]], object] = lambda _task: None,
+    answer: Callable[[ApprovalView], bool | None] = lambda _approval: None,
 ) -> Iterator[Run]:
     """Run an agent once for each boundary that it has, dying there once; and first once without a crash.
 
     `new_store` gives a fresh store, or its URL, for each run; by default each has one in memory. Retries that wait
     about a second or more are boundaries of their own: with `jitter=0` there are as many of them in each run.
+    `meanwhile` and `answer` are as in `run_through_crashes`.
     """
-    whole = run_through_crashes(agent, *args, store=new_store())
+    others: dict[str, Any] = {"meanwhile": meanwhile, "answer": answer}
+    whole = run_through_crashes(agent, *args, store=new_store(), **others)
     yield whole
     for nth in range(1, len(whole.points) + 1):
-        yield run_through_crashes(agent, *args, plan=[nth], store=new_store())
+        yield run_through_crashes(agent, *args, plan=[nth], store=new_store(), **others)
 
 
 class _Witness(CrashPlan):
@@ -214,26 +240,39 @@ class _Witness(CrashPlan):
             self.die_now(point)
         if point == "body.before" and isinstance(info, StepInfo):
             key = info.idempotency_key
-            entry = BodyRun(info.name, info.path, info.attempt, key, self._life, self._run.head)
+            entry = BodyRun(info.task_id, info.name, info.path, info.attempt, key, self._life, self._run.head)
             self._run.bodies.append(entry)
 
     def _finish(self, info: StepInfo) -> None:
         for body in reversed(self._run.bodies):
-            if (body.path, body.attempt, body.life) == (info.path, info.attempt, self._life):
+            ran = body.task, body.path, body.attempt, body.life
+            if ran == (info.task_id, info.path, info.attempt, self._life):
                 body.finished = True
                 return
 
 
-def _live(
-    system: AgentSystem, run: Run, agent: Callable[..., Any], args: tuple[Any, ...], id: str, timeout: float
-) -> None:
-    task = system.spawn(agent, *args, id=id)
+def _live(task: TaskRef[Any], run: Run, timeout: float, answer: Callable[[ApprovalView], bool | None]) -> None:
     try:
-        run.value = task.result(timeout)
+        run.value = _result(task, timeout, answer)
     except TaskError as error:
         run.error = error
     run.status = task.status()
     run.events = task.events()
+
+
+def _result(task: TaskRef[Any], timeout: float, answer: Callable[[ApprovalView], bool | None]) -> Any:
+    """Wait for the result, and answer what is asked meanwhile."""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            return task.result(min(GLANCE, max(0.0, until - time.monotonic())))
+        except TimeoutError:
+            if time.monotonic() >= until:
+                raise
+        for approval in task.describe().approvals:
+            word = answer(approval)
+            if word is not None:
+                task.answer(approval.id, approved=word, by="test")
 
 
 def _bug(store: Store, id: str) -> AgentBugError:

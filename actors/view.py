@@ -9,32 +9,32 @@ from datetime import datetime
 from shlex import quote
 from typing import Any
 
-from actors.showing import value_text
-from domain.events import Failed, Released, StepFailed
+from actors.showing import plain_json, value_text
+from domain.events import CancelDelivered, Cancelled, Failed, Released, StepFailed
 from domain.faults import Fault
-from domain.record import StepRecord
-from domain.task import (
-    DIFFERS,
-    FAILED_STEP,
-    IN_DOUBT,
-    STRIKES,
-    UNKNOWN_CLASS,
-    AgentTask,
-    Status,
-    idempotency_key,
-)
+from domain.record import STEP, StepRecord
+from domain.state import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, UNKNOWN_CLASS, Status, idempotency_key
+from domain.task import AgentTask
+from domain.values import decode
+from domain.waits import APPROVAL, CHILD, SIGNAL, TIMER, Wait, child_name
 
+MANY = 3
+"""Things that a task waits for at once that are named; of more only how many."""
 CALL_LIMIT = 100
 """Characters of a call's arguments that are shown in a message."""
 
 
 @dataclass(frozen=True)
 class StepView:
-    """One step of a task, or another thing that takes a position: `kind` is `step`, `patch` or `now`.
+    """One step of a task, or another thing that takes a position.
+
+    `kind` is `step`, `patch`, `now` or `undo` (registered); `request` (of an approval) or `spawn` (of a child); or that
+    of a wait: `timer`, `signal`, `approval`, `child` or `any`.
 
     `state` is `finished`, `failed`, `decided` (a person has said that it happened, or gave it up), `started` (running,
-    or in doubt), `waiting` (its next attempt is due at `due`) or `to rerun`. `errors` has the error of each attempt
-    that ended in one; times are seconds of Unix time.
+    or in doubt), `waiting` (a wait that is not over, or a step whose next attempt is due at `due`), `cancelled` (its
+    task was called off there) or `to rerun`. `errors` has the error of each attempt that ended in one; times are
+    seconds of Unix time.
     """
 
     path: str
@@ -48,10 +48,28 @@ class StepView:
 
 
 @dataclass(frozen=True)
+class ApprovalView:
+    """An approval that nobody has answered: `id` is what it is answered by, `at` when it was asked for, Unix seconds.
+
+    `waited_for` tells whether the task waits for it now.
+    """
+
+    id: str
+    task_id: str
+    path: str
+    question: str
+    details: Any
+    at: float
+    waited_for: bool
+
+
+@dataclass(frozen=True)
 class TaskView:
     """A task as its log has it at one moment; times are seconds of Unix time.
 
-    `hold` is the kind of hold, `why` its explanation.
+    `hold` is the kind of hold, `why` its explanation. `waits` says for what it waits, `approvals` are those that nobody
+    has answered, `undos` the calls that are owed if it fails or is cancelled, or are still to be run, the first first.
+    `children` are the ids of those that have not ended, as far as it has heard; `cancel` is why it was called off.
     """
 
     id: str
@@ -68,6 +86,11 @@ class TaskView:
     hold: str | None
     why: str
     fault: Fault | None
+    waits: str = ""
+    approvals: tuple[ApprovalView, ...] = ()
+    undos: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    cancel: str | None = None
 
 
 def describe(task: AgentTask) -> TaskView:
@@ -87,7 +110,44 @@ def describe(task: AgentTask) -> TaskView:
         hold=task.held.reason if task.held else None,
         why=explain(task),
         fault=fault_of(task),
+        waits=waits_text(task),
+        approvals=open_approvals(task),
+        undos=owed_undos(task),
+        children=tuple(child for child in task.children if child_name(child) not in task.mail),
+        cancel=task.cancel.reason if task.cancel is not None else None,
     )
+
+
+def pause_id(task_id: str, birth: str, path: str) -> str:
+    """Give the id of an approval: no later task under the same id has the same."""
+    return f"{task_id}#{path}@{birth[:6]}"
+
+
+def open_approvals(task: AgentTask) -> tuple[ApprovalView, ...]:
+    """List the approvals that nobody has answered."""
+    waited = {wait.name for wait in task.waiting.values() if wait.kind == APPROVAL}
+    pauses = [task.pauses[path] for path in task.open_pauses]
+    return tuple(
+        ApprovalView(
+            *(pause_id(task.id, task.birth, pause.path), task.id, pause.path, pause.label, _details(pause.details)),
+            *(pause.at, pause.path in waited),
+        )
+        for pause in pauses
+    )
+
+
+def _details(stored: Any) -> Any:
+    try:
+        return decode(stored)
+    except ValueError:  # of a class that this process has not
+        return plain_json(stored)
+
+
+def owed_undos(task: AgentTask) -> tuple[str, ...]:
+    """List the undos that are owed if the task fails or is cancelled, or are still to be run, the first first."""
+    if task.ending is not None or (task.concluded is not None and task.concluded.status == "completed"):
+        return ()
+    return tuple(call_text(undo.name, undo.arguments) for _, undo in task.owed_undos)
 
 
 def headline(task: AgentTask) -> str:
@@ -98,9 +158,44 @@ def headline(task: AgentTask) -> str:
         return _hold_headline(task, _dated).splitlines()[0]
     if isinstance(task.ending, Failed):
         return cut(str(Fault.from_data(task.ending.error)))
+    if isinstance(task.ending, Cancelled):
+        return cut(cancelled_text(task.ending))
     if task.waits:
-        return _next_try(task) or task.place
+        return cut(_joined(_next_try(task), waits_text(task)) or task.place)
+    if task.cancel is not None and task.ending is None:
+        return cut(_joined(task.place, "cancelled, it cleans up"))
     return task.place
+
+
+def cancelled_text(ending: Cancelled) -> str:
+    """Say who has called a task off, why, and what is not known, or was not done."""
+    parts = [f"by {ending.by}" + (f": {ending.reason}" if ending.reason else "")]
+    parts += ["its clean-up was cut off, or never begun"] if ending.cut else []
+    parts += [f"in doubt: step {', '.join(ending.doubts)}"] if ending.doubts else []
+    return "; ".join(parts)
+
+
+def waits_text(task: AgentTask) -> str:
+    """Say what a task waits for."""
+    texts = list(dict.fromkeys(wait_text(task, wait) for wait in task.waiting.values()))
+    more = f" and {len(texts) - MANY} more" if len(texts) > MANY else ""
+    return "waits for " + ", ".join(texts[:MANY]) + more if texts else ""
+
+
+def wait_text(task: AgentTask, wait: Wait) -> str:
+    """Say what is waited for."""
+    if wait.kind == SIGNAL:
+        return f"signal {wait.name}"
+    if wait.kind == APPROVAL:
+        pause = task.pauses.get(wait.name)
+        return f'approval "{pause.label}"' if pause is not None else "an approval"
+    if wait.kind == CHILD:
+        return f"child {wait.name}"
+    return "a time" if wait.kind == TIMER else "the first of several"
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
 
 
 def strikes_text(details: dict[str, Any]) -> str:
@@ -252,6 +347,10 @@ def _next_try(task: AgentTask) -> str:
 def state_of(record: StepRecord) -> str:
     """Give the state of a step in a word or two, as `StepView` has it."""
     outcome = record.outcome
+    if outcome is None and record.kind != STEP:
+        return "waiting"
+    if isinstance(outcome, CancelDelivered):
+        return "cancelled"
     if outcome is None:
         return "waiting" if record.retry_at is not None else "to rerun" if record.settled is not None else "started"
     if isinstance(outcome, Released):

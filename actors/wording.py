@@ -12,10 +12,11 @@ from typing import Any, TextIO
 
 from actors.showing import value_text
 from actors.view import clock_time, explain, fault_of, headline
-from domain.events import Released, StepFailed
+from domain.events import Released, SignalReceived, StepFailed, WaitEnded
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import AgentTask
+from domain.waits import RESERVED, TIMER
 from stores import IndexRow
 
 UNLIMITED = sys.maxsize
@@ -163,6 +164,25 @@ def traceback_text(fault: Fault) -> str:
     return "\n".join(f"  {plain(line)}" for line in lines[: last + 1])
 
 
+def how_it_ended(event: WaitEnded) -> str:
+    """Say how a wait has ended."""
+    if event.signal:
+        return f"by version {event.signal}"
+    return "its time has come" if event.kind == TIMER or event.source >= 0 else "timed out"
+
+
+def received_text(event: SignalReceived) -> str:
+    """Say what has come from outside: a signal, an answer, the end of a child."""
+    if event.name.startswith(f"{RESERVED}answer "):
+        facts, path = event.value, event.name.partition(" ")[2]
+        note = f': "{facts["note"]}"' if facts["note"] else ""
+        value = "" if facts["value"] is None else f", {shown(facts['value'])}"
+        return plain(f"{'yes' if facts['approved'] else 'no'} to {path}, by {event.by}{note}{value}")
+    if event.name.startswith(f"{RESERVED}child "):
+        return plain(f"{event.name.partition(' ')[2]} {event.value['status']}")
+    return f"{plain(event.name)}  {shown(event.value)}  by {plain(event.by)}"
+
+
 # ------------------------------------------------------------------ where a task is
 
 
@@ -191,11 +211,15 @@ def status_line(task: AgentTask, workers: Collection[str]) -> str:
     """Give the line above a task's log, or several where it is too long; `workers` are the ids of the live ones."""
     now = time.time()
     lost = task.status == "running" and task.worker not in workers
-    waits = task.status == "waiting" and task.due is not None
+    waits = task.status == "waiting"
     parts = [
         plain(task.id),
         f"{task.status} {ago(task.updated, now)}" if task.status == "held" else task.status,
-        *([plain(f"{headline(task)} {until(task.due or now, now)}")] if waits else []),
+        *(
+            [plain(f"{headline(task)} {until(task.due, now) if task.due is not None else ''}".rstrip())]
+            if waits
+            else []
+        ),
         *([WORKER_DIED] if lost else []),
         f"agent {plain(task.agent)}",
         f"created {local(task.created):%Y-%m-%d %H:%M:%S}, {ago(task.created, now)} ago",
@@ -210,6 +234,10 @@ def status_line(task: AgentTask, workers: Collection[str]) -> str:
         else:
             lines.append(f"  {part}")
     return "\n".join(lines)
+
+
+def _waits(task: AgentTask, now: float) -> str:
+    return headline(task) + (f" {until(task.due, now)}" if task.due is not None else "")
 
 
 def joined(*parts: str) -> str:

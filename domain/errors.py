@@ -13,6 +13,8 @@
     ├── StepError                   a step has failed; raised into the agent
     ├── StepTimeoutError            what a step failed with that was given up at its time limit
     ├── AskTimeoutError             a command was not answered in time
+    ├── WaitTimeoutError            what an agent waited for did not come in time
+    ├── ChildError                  a child of this task has failed, or was cancelled; raised into the agent
     ├── EntityError                 about one entity, named in `.topic` and `.entity_id`
     │   ├── EntityCrashError        its command ended in an error that is no answer
     │   ├── EntityStoppedError      it was stopped before the command was its turn
@@ -26,11 +28,16 @@
         ├── UnreadableTaskError     a row of its log cannot be read
         ├── TaskEndedError          it has ended, nothing can be added
         ├── ResolveError            there is nothing to resolve or release like this
+        ├── SignalConflictError     a signal's id was used for another signal
+        ├── UnknownApprovalError    there is no approval of that id
+        ├── AlreadyDecidedError     an approval was answered otherwise before
         ├── TaskFailedError         its result is a failure
+        ├── TaskCancelledError      it was called off
         └── TaskHeldError           it is parked, waiting for a person or for other code
 
     FailTask                        raised *by* an agent: fail this task at once
     Rejected                        raised *by* an entity's command: its answer is no
+    TaskCancelled (BaseException)   raised *into* an agent where its task is called off
     GivenUp (BaseException)         raised by `heartbeat` in a body that was given up: end it
     Suspended (BaseException)       unwinds an agent whose activation has stopped; never to be caught
     └── OwnershipLost               … because another activation of the task is the newest
@@ -143,6 +150,23 @@ class AskTimeoutError(PerdureError, TimeoutError):
     """
 
 
+class WaitTimeoutError(PerdureError, TimeoutError):
+    """Raised into an agent when what it waited for did not come in time; live and at every replay alike."""
+
+
+class ChildError(PerdureError):
+    """Raised into an agent that asks for the result of a child which has none: `status` is "failed" or "cancelled".
+
+    `fault` is the error with which it has failed.
+    """
+
+    def __init__(self, message: str, *, child: str, status: str, fault: Fault | None = None) -> None:
+        super().__init__(message)
+        self.child = child
+        self.status = status
+        self.fault = fault
+
+
 class EntityError(PerdureError):
     """The base of the errors about one entity: `topic` names its class, `entity_id` which one."""
 
@@ -226,12 +250,44 @@ class ResolveError(TaskError):
     """Raised when a task is resolved or released that is not held, or at a path that is not in question."""
 
 
+class SignalConflictError(TaskError):
+    """Raised when a signal comes under an id that a signal with another name or value had; nothing was changed."""
+
+
+class UnknownApprovalError(TaskError):
+    """Raised when a task has never asked for the approval that is answered, or another life of its id has."""
+
+
+class AlreadyDecidedError(TaskError):
+    """Raised when an approval was answered otherwise before: `approved` and `by` say how, and that stands."""
+
+    def __init__(self, message: str, *, task_id: str, approved: bool, by: str) -> None:
+        super().__init__(message, task_id=task_id)
+        self.approved = approved
+        self.by = by
+
+
 class TaskFailedError(TaskError):
     """Raised by `result()` when the task has failed; `fault` says how."""
 
     def __init__(self, message: str, *, task_id: str, fault: Fault) -> None:
         super().__init__(message, task_id=task_id)
         self.fault = fault
+
+
+class TaskCancelledError(TaskError):
+    """Raised by `result()` when the task was called off; `reason` is what was given, `by` who did it.
+
+    `doubts` are the paths of steps of which nobody knows whether they happened; `cut` tells that the agent's own
+    clean-up did not come to its end.
+    """
+
+    def __init__(self, message: str, *, task_id: str, reason: str, by: str, doubts: list[str], cut: bool) -> None:
+        super().__init__(message, task_id=task_id)
+        self.reason = reason
+        self.by = by
+        self.doubts = doubts
+        self.cut = cut
 
 
 class TaskHeldError(TaskError):
@@ -253,8 +309,21 @@ class Rejected(Exception):  # noqa: N818  an answer, and no error of the entity'
     """
 
 
+class TaskCancelled(BaseException):
+    """Raised into an agent when its task was called off: once in each line of its program, at a call of ours.
+
+    Whoever catches it may clean up, by steps too, within a grace of some seconds, and raises it again: the task has
+    then ended as cancelled. An agent that returns instead has completed after all. `reason` and `by` say why, and who.
+    """
+
+    def __init__(self, message: str = "", *, reason: str = "", by: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.by = by
+
+
 class GivenUp(BaseException):
-    """Raised by `heartbeat` in a body that was given up: what it still does, nobody waits for. Let it through."""
+    """Raised by `heartbeat` in a body that was given up, or whose task was called off: end, and let it through."""
 
 
 class Suspended(BaseException):

@@ -164,15 +164,17 @@ class RestartAsked(TaskEvent):
 class Passivated(TaskEvent):
     """The activation was stopped on purpose. `cut_off` lists the paths of bodies that did not end within the grace.
 
-    `due` is when the task is to go on, where all it does is wait; None where it may go on at once.
+    `waits` tells that all it does is wait, until `due`, or for what others bring where that is None; else it may go on
+    at once.
     """
 
     TOPIC = "task.passivated"
-    SCHEMA = 2
-    ADDED = {2: (None,)}  # noqa: RUF012  as declared above
+    SCHEMA = 3
+    ADDED = {2: (None,), 3: (False,)}  # noqa: RUF012  as declared above
     activation: int
     cut_off: Any
     due: float | None
+    waits: bool
 
 
 class Held(TaskEvent):
@@ -195,6 +197,106 @@ class Released(TaskEvent):
     by: str
 
 
+class WaitBegan(TaskEvent):
+    """The task waits for the first of `sources`, or until `due` (`domain.waits` has what each is)."""
+
+    TOPIC = "wait.began"
+    path: str
+    kind: str
+    name: str
+    sources: Any
+    due: Any
+
+
+class WaitEnded(TaskEvent):
+    """A wait is over: by the source of that number, from 0, or by its time where that is -1.
+
+    `signal` is the version at which the log has what was waited for; 0 where it was a time.
+    """
+
+    TOPIC = "wait.ended"
+    path: str
+    kind: str
+    name: str
+    source: int
+    signal: int
+
+
+class SignalReceived(TaskEvent):
+    """Something from outside was accepted, once for each `signal`: it waits here for who asks for its name."""
+
+    TOPIC = "signal.received"
+    signal: str
+    name: str
+    value: Any
+    by: str
+
+
+class ApprovalRequested(TaskEvent):
+    """A person is to be asked; before anybody is shown the question it is here."""
+
+    TOPIC = "approval.requested"
+    path: str
+    kind: str
+    name: str
+    label: str
+    details: Any
+
+
+class ChildSpawned(TaskEvent):
+    """A child was made, in the same transaction. `policy` is what becomes of it when its parent ends."""
+
+    TOPIC = "child.spawned"
+    path: str
+    kind: str
+    name: str
+    child: str
+    policy: str
+
+
+class UndoRegistered(TaskEvent):
+    """The body of the step at `path` has said how to undo it: by the step `name` with these arguments."""
+
+    TOPIC = "undo.registered"
+    path: str
+    name: str
+    arguments: Any
+
+
+class CancelRequested(TaskEvent):
+    """Somebody has called the task off. It has `grace` seconds for its clean-up from when it hears of it."""
+
+    TOPIC = "cancel.requested"
+    reason: str
+    by: str
+    grace: float
+
+
+class CancelDelivered(TaskEvent):
+    """The call at `path` has raised that the task was cancelled, and does so at each replay."""
+
+    TOPIC = "cancel.delivered"
+    path: str
+    kind: str
+    name: str
+    digest: str
+
+
+class Concluded(TaskEvent):
+    """The agent is done, and how the task ends is decided; its ending follows when nothing is owed any more.
+
+    Owed are undos, and to each child what its policy says. `status` is that of the ending, which gets `value`, `error`
+    and the `doubts` of now; `cut` tells that the agent's own clean-up did not come to its end.
+    """
+
+    TOPIC = "task.concluded"
+    status: str
+    value: Any
+    error: Any
+    doubts: Any
+    cut: bool
+
+
 class Completed(TaskEvent):
     """The agent returned."""
 
@@ -210,6 +312,19 @@ class Failed(TaskEvent):
     doubts: Any
 
 
+class Cancelled(TaskEvent):
+    """The task was called off. `doubts` lists the steps that are in doubt.
+
+    `cut` tells that the agent's own clean-up did not come to its end, or never began.
+    """
+
+    TOPIC = "task.cancelled"
+    reason: str
+    by: str
+    doubts: Any
+    cut: bool
+
+
 EVENTS: dict[str, type[TaskEvent]] = {
     event.TOPIC: event
     for event in (
@@ -223,8 +338,18 @@ EVENTS: dict[str, type[TaskEvent]] = {
         Passivated,
         Held,
         Released,
+        WaitBegan,
+        WaitEnded,
+        SignalReceived,
+        ApprovalRequested,
+        ChildSpawned,
+        UndoRegistered,
+        CancelRequested,
+        CancelDelivered,
+        Concluded,
         Completed,
         Failed,
+        Cancelled,
     )
 }
 """The closed table from which topics are resolved: no row of a log can make us import anything."""

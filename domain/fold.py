@@ -8,7 +8,13 @@ from typing import Any
 from domain.errors import UnreadableTaskError
 from domain.events import (
     Activated,
+    ApprovalRequested,
+    CancelDelivered,
+    Cancelled,
+    CancelRequested,
+    ChildSpawned,
     Completed,
+    Concluded,
     Created,
     Failed,
     Held,
@@ -16,13 +22,19 @@ from domain.events import (
     Released,
     RestartAsked,
     Restarted,
+    SignalReceived,
     StepFailed,
     StepStarted,
     StepSucceeded,
     TaskEvent,
+    UndoRegistered,
+    WaitBegan,
+    WaitEnded,
 )
-from domain.record import StepRecord
+from domain.record import UNDO, Placed, StepRecord
+from domain.state import Pause, Undo
 from domain.task import AgentTask
+from domain.waits import RESERVED, Wait, answer_name
 
 
 def _activated(task: AgentTask, event: Activated) -> None:
@@ -32,6 +44,8 @@ def _activated(task: AgentTask, event: Activated) -> None:
     task.worker, task.waits = event.worker, False
     task.due = event.timestamp
     task.to_restart = False
+    if task.cancel is not None:
+        task.cancel_until = max(task.cancel_until, event.timestamp + task.cancel.grace)
 
 
 def _started(task: AgentTask, event: StepStarted) -> None:
@@ -60,8 +74,9 @@ def _restart_asked(task: AgentTask, event: RestartAsked) -> None:
 
 
 def _passivated(task: AgentTask, event: Passivated) -> None:
-    task.worker, task.waits = None, event.due is not None
-    task.due = event.timestamp if event.due is None else event.due
+    waits = event.waits or event.due is not None
+    task.worker, task.waits = None, waits
+    task.due = event.due if waits else event.timestamp
     task.line = task.line if event.due is None else event.due
 
 
@@ -74,12 +89,65 @@ def _released(task: AgentTask, event: Released) -> None:
     task.line = event.timestamp
 
 
-def _ended(task: AgentTask, event: Completed | Failed) -> None:
-    task.ending, task.worker, task.due = event, None, None
+def _wait_began(task: AgentTask, event: WaitBegan) -> None:
+    wait = Wait.read(event.kind, event.name, event.sources, event.due)
+    task.waiting = {**task.waiting, event.path: wait}
+
+
+def _wait_ended(task: AgentTask, event: WaitEnded) -> None:
+    if event.path in task.waiting:
+        task.waiting = {path: wait for path, wait in task.waiting.items() if path != event.path}
+    task.strikes = task.deaths = 0
+
+
+def _received(task: AgentTask, event: SignalReceived) -> None:
+    if task.open_pauses:
+        task.open_pauses = tuple(path for path in task.open_pauses if answer_name(path) != event.name)
+    if task.waits and any(wait.wants(event.name) for wait in task.waiting.values()):
+        _go_on(task, event.timestamp)
+
+
+def _go_on(task: AgentTask, moment: float) -> None:
+    """Let a task that waits stand in line from now on."""
+    task.waits, task.due, task.line = False, moment, moment
+
+
+def _approval_requested(task: AgentTask, event: ApprovalRequested) -> None:
+    task.open_pauses = (*task.open_pauses, event.path)
+
+
+def _cancel_requested(task: AgentTask, event: CancelRequested) -> None:
+    task.cancel, task.cancel_until = event, event.timestamp + event.grace
+    if task.waits:
+        _go_on(task, event.timestamp)
+
+
+def _cancel_delivered(task: AgentTask, event: CancelDelivered) -> None:
+    if event.path in task.waiting:
+        task.waiting = {path: wait for path, wait in task.waiting.items() if path != event.path}
+    if not task.delivered and task.cancel is not None:
+        task.delivered, task.cancel_until = True, max(task.cancel_until, event.timestamp + task.cancel.grace)
+
+
+def _concluded(task: AgentTask, event: Concluded) -> None:
+    task.concluded, task.waiting = event, {}
+    task.strikes = task.deaths = 0
+    if task.held is not None or task.worker is None:
+        task.held = None
+        _go_on(task, event.timestamp)
+
+
+def _ended(task: AgentTask, event: Completed | Failed | Cancelled) -> None:
+    task.ending, task.worker, task.due, task.held = event, None, None, None
+    task.waits, task.waiting, task.open_pauses = False, {}, ()
+
+
+def _nothing(_task: AgentTask, _event: TaskEvent) -> None:
+    return
 
 
 _ADVANCE: dict[type[TaskEvent], Callable[[AgentTask, Any], None]] = {
-    Created: lambda _task, _event: None,
+    Created: _nothing,
     Activated: _activated,
     StepStarted: _started,
     StepSucceeded: _succeeded,
@@ -89,8 +157,18 @@ _ADVANCE: dict[type[TaskEvent], Callable[[AgentTask, Any], None]] = {
     Passivated: _passivated,
     Held: _held,
     Released: _released,
+    WaitBegan: _wait_began,
+    WaitEnded: _wait_ended,
+    SignalReceived: _received,
+    ApprovalRequested: _approval_requested,
+    ChildSpawned: _nothing,
+    UndoRegistered: _nothing,
+    CancelRequested: _cancel_requested,
+    CancelDelivered: _cancel_delivered,
+    Concluded: _concluded,
     Completed: _ended,
     Failed: _ended,
+    Cancelled: _ended,
 }
 
 
@@ -108,6 +186,10 @@ def _record_value(task: AgentTask, event: StepSucceeded) -> None:
     record.outcome = event
     record.settled = record.retry_at = None
     task.latest = record
+    if task.undos:  # what an attempt in doubt has said counts no more: this one says it anew
+        task.undos = tuple(undo for undo in task.undos if undo.path != event.path)
+    if event.kind == UNDO:  # the agent's own word, which takes a position
+        task.undos = (*task.undos, Undo(event.path, event.name, event.value))
 
 
 def _record_failure(task: AgentTask, event: StepFailed) -> None:
@@ -131,7 +213,54 @@ def _record_decision(task: AgentTask, event: Released) -> None:
         record.outcome, record.retry_at = event, None
 
 
-def _record(task: AgentTask, event: StepStarted | StepSucceeded | StepFailed) -> StepRecord:
+def _record_wait(task: AgentTask, event: WaitBegan) -> None:
+    _record(task, event)
+
+
+def _record_outcome(task: AgentTask, event: WaitEnded | ApprovalRequested | ChildSpawned) -> None:
+    _record(task, event).outcome = event
+
+
+def _record_wait_over(task: AgentTask, event: WaitEnded) -> None:
+    _record_outcome(task, event)
+    letter = task.letters.get(event.signal)
+    if letter is not None and _is_taken(letter.name):
+        task.mail[letter.name] = tuple(version for version in task.mail[letter.name] if version != event.signal)
+
+
+def _record_cancel(task: AgentTask, event: CancelDelivered) -> None:
+    record = _record(task, event)
+    record.unsure = record.in_doubt and record.attempt > 0
+    record.outcome, record.retry_at = event, None
+
+
+def _record_letter(task: AgentTask, event: SignalReceived) -> None:
+    version = event.originator_version
+    task.letters[version] = event
+    task.signals[event.signal] = version
+    task.mail[event.name] = (*task.mail.get(event.name, ()), version)
+
+
+def _is_taken(name: str) -> bool:
+    """Tell whether what comes under that name is for one wait only: answers, and ends of children, are for all."""
+    return not name.startswith(RESERVED)
+
+
+def _record_request(task: AgentTask, event: ApprovalRequested) -> None:
+    _record_outcome(task, event)
+    task.pauses = {**task.pauses, event.path: Pause(event.path, event.label, event.details, event.timestamp)}
+
+
+def _record_child(task: AgentTask, event: ChildSpawned) -> None:
+    _record_outcome(task, event)
+    task.children[event.child] = event.policy
+
+
+def _record_undo(task: AgentTask, event: UndoRegistered) -> None:
+    task.undos = (*task.undos, Undo(event.path, event.name, event.arguments))
+
+
+def _record(task: AgentTask, event: Placed) -> StepRecord:
     record = task.steps.get(event.path)
     if record is not None:
         return _own(task, record)
@@ -162,6 +291,8 @@ def _enter(task: AgentTask, record: StepRecord) -> None:
         if number[0] == "~":
             task.keyed[inside] = path
             task.scopes.setdefault(path, 0)
+        elif not number.isdecimal():  # the scope of the undos, which no code has to open again
+            task.scopes.setdefault(path, 0)
         elif int(number) > task.scopes.get(path, 0):
             task.scopes[path] = int(number)
 
@@ -171,6 +302,13 @@ _RECORD: dict[type[TaskEvent], Callable[[AgentTask, Any], None]] = {
     StepSucceeded: _record_value,
     StepFailed: _record_failure,
     Released: _record_decision,
+    WaitBegan: _record_wait,
+    WaitEnded: _record_wait_over,
+    SignalReceived: _record_letter,
+    ApprovalRequested: _record_request,
+    ChildSpawned: _record_child,
+    UndoRegistered: _record_undo,
+    CancelDelivered: _record_cancel,
 }
 
 

@@ -11,11 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from domain.record import StepRecord
+from domain.record import PATCH, STEP, StepRecord
 from domain.task import AgentTask
-
-STEP, PATCH, NOW = "step", "patch", "now"
-"""The kinds of a record: a step, an answer of `patched`, a reading of the clock."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def look_up(
         return _absent(task, place, f"{kind} {name}")
     if record.kind != kind or record.name not in names:
         return Differs(path, f"{record.kind} {record.name}", f"{kind} {name}")
-    if arguments_changed(record, digest):
+    if kind == STEP and arguments_changed(record, digest):
         others = (task.places.get((known, digest)) for known in names)
         other = next((found for found in others if found is not None and found != path), None)
         if other is not None:
@@ -150,7 +147,7 @@ def _absent(task: AgentTask, place: Place, asked: str) -> Differs | None:
         return Differs(path, "a call of an agent or a gather", asked)
     while inside:
         scope, _, number = inside.rpartition("/")
-        if number[0] == "~":
+        if not number.isdecimal():
             break
         if task.scopes.get(scope, 0) > int(number) and scope not in place.beside:
             return Differs(path, f"nothing, but {_describe(task, scope, int(number) + 1)} after it", asked)

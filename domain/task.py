@@ -7,129 +7,52 @@ activation is refused unless it is the newest.
 
 from __future__ import annotations
 
-import base64
-import hashlib
+from collections.abc import Sequence
 from shlex import quote
-from typing import Any, Literal, Self
+from typing import Any
 
-from domain.errors import OwnershipLost, ResolveError, TaskEndedError
+from domain.errors import OwnershipLost, ResolveError, SignalConflictError, TaskEndedError, UnknownApprovalError
 from domain.events import (
     Activated,
+    ApprovalRequested,
+    CancelDelivered,
+    Cancelled,
+    CancelRequested,
+    ChildSpawned,
     Completed,
-    Created,
+    Concluded,
     Failed,
     Held,
     Passivated,
     Released,
     RestartAsked,
     Restarted,
+    SignalReceived,
     StepFailed,
     StepStarted,
     StepSucceeded,
     TaskEvent,
+    UndoRegistered,
+    WaitBegan,
+    WaitEnded,
 )
 from domain.faults import Fault
-from domain.record import Call, StepRecord
+from domain.record import Call
 from domain.retry import is_out, restart_delay
-from domain.values import decode
-
-Status = Literal["queued", "running", "waiting", "held", "completed", "failed"]
-
-IN_DOUBT, STRIKES, DIFFERS, UNKNOWN_CLASS, FAILED_STEP, UNREADABLE = (
-    "in doubt",
-    "strikes",
-    "differs",
-    "unknown class",
-    "failed step",
-    "unreadable",
+from domain.state import (
+    DIFFERS,
+    FAILED_STEP,
+    FOR_CODE,
+    IN_DOUBT,
+    STRIKES,
+    TaskState,
 )
-"""The reasons for which a task is held."""
-FOR_CODE = (DIFFERS, UNKNOWN_CLASS)
-"""The holds that wait for other code; the rest waits for a person."""
+from domain.values import dumps
+from domain.waits import Moment, Wait, answer_name, settled
 
 
-def idempotency_key(birth: str, path: str, generation: int = 0) -> str:
-    """Give the key of a step: the same in every attempt, in every process, and never that of another step or task.
-
-    >>> idempotency_key("b", "1")
-    'pd_4p8P9QTNfekiEbCoydVt9yjA'
-    """
-    digest = hashlib.sha256("\0".join((birth, str(generation), path)).encode()).digest()
-    return "pd_" + base64.urlsafe_b64encode(digest[:18]).decode()
-
-
-class AgentTask:
-    """One run of an agent. Made by `fold`, never by hand; every attribute follows from the events folded so far.
-
-    `line` is since when it stands in line for a worker: who was begun and is stopped, or whose worker dies, keeps it.
-    `steps` has the record of each step by its path; `scopes` the highest number of each scope, `keyed` the scope of
-    each branch that has a key, and `places` the first path of a name with its arguments.
-    """
-
-    def __init__(self, created: Created) -> None:
-        self.id = created.originator_id
-        self.version = 0
-        self.birth = created.birth
-        self.agent = created.agent
-        self.input = created.input
-        self.parent = created.parent
-        self.tags: Any = decode(created.tags)
-        self.group = str(created.options.get("group", ""))
-        self.created = self.updated = created.timestamp
-        self.due: float | None = created.timestamp
-        self.line = created.timestamp
-        self.activation = 0
-        self.worker: str | None = None
-        self.strikes = 0
-        self.deaths = 0
-        self.steps: dict[str, StepRecord] = {}
-        self.latest: StepRecord | None = None
-        self.place = ""
-        self.waits = False
-        self.asked, self.to_restart = "", False
-        self.scopes: dict[str, int] = {}
-        self.keyed: dict[str, str] = {}
-        self.places: dict[tuple[str, str], str] = {}
-        self.held: Held | None = None
-        self.ending: Completed | Failed | None = None
-        self.borrowed = False
-
-    @property
-    def status(self) -> Status:
-        """The task's status in one word."""
-        if self.ending is not None:
-            return "completed" if isinstance(self.ending, Completed) else "failed"
-        if self.held is not None:
-            return "held"
-        if self.worker is not None:
-            return "running"
-        return "waiting" if self.waits else "queued"
-
-    @property
-    def question(self) -> str | None:
-        """The path of the step for which the task is held, if a person may decide what became of it."""
-        held = self.held
-        if held is None:
-            return None
-        differs_in_doubt = held.reason == DIFFERS and held.details.get("in_doubt") is True
-        return held.path if differs_in_doubt or held.reason in (IN_DOUBT, FAILED_STEP) else None
-
-    @property
-    def strikes_if_lost(self) -> int:
-        """The strikes that stand if the present activation, where there is one, has died without a mark."""
-        return self.strikes + (self.worker is not None)
-
-    @property
-    def suspicion(self) -> int:
-        """Count the strikes that make a suspect: none where no process died, a crash of an agent hurts nobody else."""
-        return self.strikes_if_lost if self.deaths or self.worker is not None else 0
-
-    @property
-    def doubts(self) -> list[StepRecord]:
-        """The steps that are in doubt, in the order in which they were started."""
-        return [record for record in self.steps.values() if record.in_doubt]
-
-    # ------------------------------------------------------------------ decisions
+class AgentTask(TaskState):
+    """One run of an agent, and all that can be decided about it. Made by `fold`, never by hand."""
 
     def guard(self, activation: int) -> None:
         """Refuse to go on for an activation that is not the newest, or is over. Raises OwnershipLost."""
@@ -159,13 +82,20 @@ class AgentTask:
             events.append(Held(self.id, version + 2, now, number, STRIKES, path, details))
         return events
 
-    def start_step(self, activation: int, now: float, call: Call, label: str, doubt: str) -> list[TaskEvent]:
-        """Begin the next attempt at a step; the body runs only after this is in the log."""
+    def start_step(
+        self, activation: int, now: float, call: Call, label: str, doubt: str, *, cancels: bool = False
+    ) -> list[TaskEvent]:
+        """Begin the next attempt at a step; the body runs only after this is in the log.
+
+        `cancels`: where the task is cancelled, that is what the call comes to, and no body runs.
+        """
         self.guard(activation)
         record = self.steps.get(call.path)
         attempt = 1 if record is None else record.attempt + 1
         path, kind, name, digest = call
-        return [StepStarted(self.id, self.version + 1, now, path, kind, name, attempt, digest, label, doubt)]
+        return self._delivered(now, call, cancels) or [
+            StepStarted(self.id, self.version + 1, now, path, kind, name, attempt, digest, label, doubt)
+        ]
 
     def finish_step(
         self,
@@ -178,20 +108,48 @@ class AgentTask:
         source: str = "",
         error: dict[str, Any] | None = None,
         retry_at: float | None = None,
+        undos: Sequence[tuple[str, Any]] = (),
     ) -> list[TaskEvent]:
         """Record how an attempt ended: its value, or its error as data and when the next attempt is due, if any.
 
-        A step that has an outcome never gets a second one.
+        A step that has an outcome never gets a second one. `undos` are those that its body has registered.
         """
         self.guard(activation)
         path, kind, name, digest = call
         record = self.steps.get(path)
         if record is not None and record.outcome is not None:
             raise RuntimeError(f"task {self.id}: step {path} {name} has its outcome already")
-        version = self.version + 1
+        version, ended = self.version + 1, list[TaskEvent]()
         if error is not None:
-            return [StepFailed(self.id, version, now, path, kind, name, digest, attempt, error, retry_at)]
-        return [StepSucceeded(self.id, version, now, path, kind, name, digest, attempt, value, source)]
+            ended.append(StepFailed(self.id, version, now, path, kind, name, digest, attempt, error, retry_at))
+        else:
+            ended.append(StepSucceeded(self.id, version, now, path, kind, name, digest, attempt, value, source))
+        return ended + self._undos(version + 1, now, path, undos) if undos else ended
+
+    def deliver_cancel(
+        self, activation: int, now: float, call: Call, undos: Sequence[tuple[str, Any]] = ()
+    ) -> list[TaskEvent]:
+        """Let the call come to the cancellation of its task; `undos` are those of its body, which is in doubt then."""
+        self.guard(activation)
+        record = self.steps.get(call.path)
+        delivered = self._delivered(now, call, record is None or record.outcome is None)
+        return [*delivered, *self._undos(self.version + 2, now, call.path, undos)] if delivered else []
+
+    def _delivered(self, now: float, call: Call, cancels: bool) -> list[TaskEvent]:
+        if not cancels or self.cancel is None:
+            return []
+        path, kind, name, digest = call
+        return [CancelDelivered(self.id, self.version + 1, now, path, kind, name, digest)]
+
+    def _undos(self, version: int, now: float, path: str, undos: Sequence[tuple[str, Any]]) -> list[TaskEvent]:
+        return [UndoRegistered(self.id, version + n, now, path, *undo) for n, undo in enumerate(undos)]
+
+    def register_undos(
+        self, activation: int, now: float, path: str, undos: Sequence[tuple[str, Any]]
+    ) -> list[TaskEvent]:
+        """Register what a body that was given up has said of how to undo it: it may have happened."""
+        self.guard(activation)
+        return self._undos(self.version + 1, now, path, undos)
 
     def restart(
         self, activation: int, now: float, error: Fault, *, where: str, jitter: float, limit: int | None
@@ -224,7 +182,7 @@ class AgentTask:
         """
         if self.activation != activation or self.worker is None:
             return []
-        return [Passivated(self.id, self.version + 1, now, activation, cut_off, due)]
+        return [Passivated(self.id, self.version + 1, now, activation, cut_off, due, due is not None)]
 
     def hold(self, activation: int, now: float, reason: str, path: str, details: dict[str, Any]) -> list[TaskEvent]:
         """Park the task with a reason."""
@@ -232,15 +190,163 @@ class AgentTask:
         return [Held(self.id, self.version + 1, now, activation, reason, path, details)]
 
     def complete(self, activation: int, now: float, value: Any) -> list[TaskEvent]:
-        """End the task with its agent's value."""
-        self.guard(activation)
-        return [Completed(self.id, self.version + 1, now, value)]
+        """End the task with its agent's value; or decide that, where something is owed first."""
+        return self._conclude(activation, now, "completed", value=value)
 
     def fail(self, activation: int, now: float, error: Fault) -> list[TaskEvent]:
-        """End the task with an error."""
+        """End the task with an error; or decide that, where something is owed first."""
+        return self._conclude(activation, now, "failed", error=error.to_data())
+
+    def end_cancelled(self, activation: int, now: float, *, cut: bool = False) -> list[TaskEvent]:
+        """End the task as cancelled, or decide that, where something is owed first.
+
+        `cut`: the agent's own clean-up did not come to its end; it is over for this activation then, as one is that was
+        stopped.
+        """
+        events = self._conclude(activation, now, "cancelled", cut=cut)
+        if cut and isinstance(events[-1], Concluded):
+            events.append(Passivated(self.id, self.version + 2, now, activation, [], None, False))
+        return events
+
+    def settle(self, activation: int, now: float) -> list[TaskEvent]:
+        """End the task as was concluded: nothing is owed any more."""
         self.guard(activation)
+        concluded = self.concluded
+        if concluded is None:
+            raise RuntimeError(f"task {self.id}: its agent is not done")
+        return [self._ending(self.version + 1, now, concluded)]
+
+    def _conclude(
+        self, activation: int, now: float, status: str, *, value: Any = None, error: Any = None, cut: bool = False
+    ) -> list[TaskEvent]:
+        self.guard(activation)
+        return self._concluded(self.version + 1, now, status, value=value, error=error, cut=cut)
+
+    def _concluded(
+        self, version: int, now: float, status: str, *, value: Any = None, error: Any = None, cut: bool = False
+    ) -> list[TaskEvent]:
         doubts = [record.path for record in self.doubts]
-        return [Failed(self.id, self.version + 1, now, error.to_data(), doubts)]
+        concluded = Concluded(self.id, version, now, status, value, error, doubts, cut)
+        owes = self.owed_children or (status != "completed" and self.undos)
+        return [concluded] if owes else [self._ending(version, now, concluded)]
+
+    def _ending(self, version: int, now: float, concluded: Concluded) -> TaskEvent:
+        if concluded.status == "completed":
+            return Completed(self.id, version, now, concluded.value)
+        if concluded.status == "failed":
+            return Failed(self.id, version, now, concluded.error, concluded.doubts)
+        reason, by = ("", "") if self.cancel is None else (self.cancel.reason, self.cancel.by)
+        return Cancelled(self.id, version, now, reason, by, concluded.doubts, concluded.cut)
+
+    # ------------------------------------------------------------------ waits
+
+    def wait(
+        self, activation: int, now: float, call: Call, wait: Wait, moment: Moment, *, cancels: bool
+    ) -> list[TaskEvent]:
+        """Begin a wait, or end it where what it waits for is in the log, or its time has come; nothing where neither.
+
+        `cancels`: where the task is cancelled, that is what the call comes to.
+        """
+        self.guard(activation)
+        record, version, (path, kind, name, _) = self.steps.get(call.path), self.version + 1, call
+        if record is not None and record.outcome is not None:
+            return []
+        if delivered := self._delivered(now, call, cancels):
+            return delivered
+        over = settled(wait, self.first_mail, moment)
+        if over is not None:
+            return [WaitEnded(self.id, version, now, path, kind, name, *over)]
+        return [WaitBegan(self.id, version, now, path, kind, name, *wait.stored())] if record is None else []
+
+    def suspend(self, activation: int, now: float, due: float | None, moment: Moment) -> list[TaskEvent]:
+        """Mark that all the task does is wait, until `due` at most; or that it goes on at once, where the log has news.
+
+        So nothing is missed that came while it was about to let go.
+        """
+        if self.activation != activation or self.worker is None:
+            return []
+        came = any(settled(wait, self.first_mail, moment) is not None for wait in self.waiting.values())
+        waits = not came and (self.cancel is None or self.concluded is not None)
+        if self.deadline is not None and self.concluded is None:
+            due = self.deadline if due is None else min(due, self.deadline)
+        return [Passivated(self.id, self.version + 1, now, activation, [], due if waits else None, waits)]
+
+    def request_approval(
+        self, activation: int, now: float, call: Call, label: str, details: Any, *, cancels: bool
+    ) -> list[TaskEvent]:
+        """Ask for an approval."""
+        self.guard(activation)
+        asked = ApprovalRequested(self.id, self.version + 1, now, call.path, call.kind, call.name, label, details)
+        return self._delivered(now, call, cancels) or [asked]
+
+    def spawn_child(
+        self, activation: int, now: float, call: Call, child: str, policy: str, *, cancels: bool
+    ) -> list[TaskEvent]:
+        """Spawn a child; its own first event goes into the same transaction."""
+        self.guard(activation)
+        spawned = ChildSpawned(self.id, self.version + 1, now, call.path, call.kind, call.name, child, policy)
+        return self._delivered(now, call, cancels) or [spawned]
+
+    # ------------------------------------------------------------------ from outside
+
+    def receive(self, now: float, signal: str, name: str, value: Any, by: str, *, after: int = 0) -> list[TaskEvent]:
+        """Accept a signal, once; `after` so many other events of the same append.
+
+        Raises TaskEndedError, SignalConflictError for an id that another signal had.
+        """
+        known = self.signals.get(signal)
+        if known is not None:
+            before = self.letters[known]
+            if (before.name, dumps(before.value)) != (name, dumps(value)):
+                raise SignalConflictError(
+                    f"task {self.id}: the signal id {signal!r} was used before, for a signal {before.name!r} with"
+                    " another value or name: nothing was changed",
+                    task_id=self.id,
+                )
+            return []
+        self._refuse_if_ended()
+        return [SignalReceived(self.id, self.version + after + 1, now, signal, name, value, by)]
+
+    def decide(self, now: float, path: str, answer: dict[str, Any], by: str) -> list[TaskEvent]:
+        """Answer an approval; nothing where that was done. Raises TaskEndedError, UnknownApprovalError."""
+        if path not in self.pauses:
+            message = f"task {self.id}: it has not asked for an approval at {path}"
+            raise UnknownApprovalError(message, task_id=self.id)
+        if self.answer(path) is not None:
+            return []
+        self._refuse_if_ended()
+        name = answer_name(path)
+        return [SignalReceived(self.id, self.version + 1, now, name, name, answer, by)]
+
+    def request_cancel(self, now: float, reason: str, by: str, grace: float) -> list[TaskEvent]:
+        """Call the task off, once; nothing where it has ended.
+
+        One that has never run, or is held, has nobody who could clean up: it ends at once, or with what it owes.
+        """
+        if self.ending is not None or (self.cancel is not None and self.held is None):
+            return []
+        events = list[TaskEvent]()
+        if self.cancel is None:
+            events.append(CancelRequested(self.id, self.version + 1, now, reason, by, grace))
+        if self.held is None and self.activation > 0:
+            return events
+        after = self
+        if events:
+            after = self.copy()
+            after.cancel = events[0]  # type: ignore[assignment]
+        if self.concluded is not None:  # what it still owes is nobody's to do any more
+            return [*events, after._ending(self.version + len(events) + 1, now, self.concluded)]
+        return [*events, *after._concluded(self.version + len(events) + 1, now, "cancelled", cut=self.activation > 0)]
+
+    def expire(self, now: float, grace: float) -> list[TaskEvent]:
+        """Call the task off where its deadline has passed."""
+        if self.deadline is None or now < self.deadline or self.cancel is not None or self.concluded is not None:
+            return []
+        return self.request_cancel(now, "its deadline has passed", "deadline", grace)
+
+    def _refuse_if_ended(self) -> None:
+        if self.ending is not None:
+            raise TaskEndedError(f"task {self.id} has ended: {self.status}", task_id=self.id, status=self.status)
 
     def release(self, now: float, by: str) -> list[TaskEvent]:
         """Let a held task go on.
@@ -271,21 +377,11 @@ class AgentTask:
         return [Released(self.id, self.version + 1, now, path, decision, value, by)]
 
     def _held(self) -> Held:
-        if self.ending is not None:
-            raise TaskEndedError(f"task {self.id} has ended: {self.status}", task_id=self.id, status=self.status)
+        self._refuse_if_ended()
         if self.held is None:
             message = f"task {self.id} is not held: it is {self.status}; there is nothing to decide"
             raise ResolveError(message, task_id=self.id)
         return self.held
-
-    def copy(self) -> Self:
-        """Give a task of its own that can be folded on: what this one knows stays as it is."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.borrowed = True
-        other.steps, other.places = self.steps.copy(), self.places.copy()
-        other.scopes, other.keyed = self.scopes.copy(), self.keyed.copy()
-        return other
 
     def _strike_facts(self, strikes: int) -> tuple[str, dict[str, Any]]:
         details: dict[str, Any] = {"strikes": strikes}

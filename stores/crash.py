@@ -16,7 +16,7 @@ from eventsourcing.persistence import StoredEvent
 from stores.errors import StoreClosedError
 from stores.recorder import RowOf, TaskRecorder
 from stores.store import Store
-from stores.task_index import START, Expected, IndexRow, Place
+from stores.task_index import START, Birth, Expected, IndexRow, Place
 from stores.workers import About, WorkerLock, Workers
 
 
@@ -174,6 +174,7 @@ class _CrashingRecorder(TaskRecorder):
         entry: IndexRow,
         expected: Expected,
         inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
     ) -> None:
         facts = {
             "id": entry.id,
@@ -188,7 +189,7 @@ class _CrashingRecorder(TaskRecorder):
 
         self._store.check()
         self._store.reach("append.before", **facts)
-        self._inner.insert_events(stored_events, entry=entry, expected=expected, inside=inside_and_reach)
+        self._inner.insert_events(stored_events, entry=entry, expected=expected, inside=inside_and_reach, births=births)
         self._store.reach("append.after", **facts)
 
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:

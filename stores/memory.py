@@ -10,7 +10,7 @@ from stores.errors import AppendConflictError
 from stores.lifetime import Resource
 from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.store import Store
-from stores.task_index import START, Expected, IndexRow, Place, place
+from stores.task_index import START, Birth, Expected, IndexRow, Place, place
 from stores.workers import MemoryWorkers
 
 
@@ -34,16 +34,20 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         entry: IndexRow,
         expected: Expected,
         inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
     ) -> None:
-        check_append(stored_events, entry, expected)
+        check_append(stored_events, entry, expected, births)
         self.check()
         with self._database_lock:
             self._compare(entry.id, expected)
-            self._assert_uniqueness(stored_events)
+            for birth in births:
+                self._compare(birth.entry.id, None)
+            rows = [*stored_events, *(birth.event for birth in births)]
+            self._assert_uniqueness(rows)
             if inside is not None:
                 inside()  # before anything is touched: then there is nothing to undo
-            self._update_table(stored_events)
-            self._index[entry.id] = entry
+            self._update_table(rows)
+            self._index |= {one.id: one for one in (entry, *(birth.entry for birth in births))}
 
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self.check()

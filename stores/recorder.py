@@ -10,7 +10,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
-from stores.task_index import START, Expected, IndexRow, Place
+from stores.task_index import START, Birth, Expected, IndexRow, Place
 
 RowOf = Callable[[str, IndexRow | None], IndexRow | None]
 
@@ -35,15 +35,17 @@ class TaskRecorder(ApplicationRecorder):
         entry: IndexRow,
         expected: Expected,
         inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
     ) -> None:
         """Append the events and set the index row to `entry`, if the row is as expected; one transaction.
 
-        `expected` None: there must be no row yet. `inside` is called before the commit, with everything
+        `expected` None: there must be no row yet. `births` are other tasks that are made in it: of these there must be
+        no row either. `inside` is called before the commit, with everything
         written; what it raises (BaseException included) undoes all and goes on to the caller.
 
-        Raises AppendConflictError (row not as expected), eventsourcing's IntegrityError (row as expected,
-        but an event of that version stands in the log), ValueError (events that do not lead from `expected`
-        to `entry.head`).
+        Raises AppendConflictError (row not as expected; its `task_id` says whose), eventsourcing's IntegrityError
+        (row as expected, but an event of that version stands in the log), ValueError (events that do not lead from
+        `expected` to `entry.head`).
         """
 
     @abstractmethod
@@ -189,7 +191,9 @@ class TaskRecorder(ApplicationRecorder):
 _NO_TAIL = "perdure's stores number no events across tasks; ask the task index what has changed"
 
 
-def check_append(stored_events: Sequence[StoredEvent], entry: IndexRow, expected: Expected) -> None:
+def check_append(
+    stored_events: Sequence[StoredEvent], entry: IndexRow, expected: Expected, births: Sequence[Birth] = ()
+) -> None:
     """Raise ValueError unless the events lead, without a gap, from `expected` to the head of the entry.
 
     A compare-and-swap keeps two writers apart; this keeps one writer with a wrong count from making a log
@@ -205,3 +209,5 @@ def check_append(stored_events: Sequence[StoredEvent], entry: IndexRow, expected
             )
     if entry.head != head:
         raise ValueError(f"task {entry.id!r}: the append ends at version {head}, its index row says {entry.head}")
+    for birth in births:
+        check_append([birth.event], birth.entry, None)

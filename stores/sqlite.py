@@ -16,7 +16,7 @@ from stores.file_lock import locked, os_errors
 from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.sqlite_file import APPLICATION_ID, SCHEMA, SQLiteFile
 from stores.store import Store
-from stores.task_index import START, Expected, IndexRow, Place
+from stores.task_index import START, Birth, Expected, IndexRow, Place
 from stores.workers import FileWorkers
 
 BUSY_TIMEOUT = 30.0
@@ -70,13 +70,19 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         entry: IndexRow,
         expected: Expected,
         inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
     ) -> None:
-        check_append(stored_events, entry, expected)
+        check_append(stored_events, entry, expected, births)
         insert = self.insert_events_statement
 
         def append(cursor: Any) -> None:
             self._swap(cursor, entry, expected)
-            for event in stored_events:  # not the library's executemany: most appends are of one row
+            for birth in births:
+                self._swap(cursor, birth.entry, None)
+            for event in (
+                *stored_events,
+                *(birth.event for birth in births),
+            ):  # not the library's executemany: most appends are of one row
                 cursor.execute(insert, (event.originator_id, event.originator_version, event.topic, event.state))
             if inside is not None:
                 inside()

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
+from eventsourcing.persistence import StoredEvent
+
 Expected: TypeAlias = tuple[str, int] | None
 """What an append expects to find: (birth, head), or None for no row."""
 
@@ -41,6 +43,13 @@ class IndexRow(NamedTuple):
     strikes: int = 0
     hold: str | None = None
     note: str = ""
+
+
+class Birth(NamedTuple):
+    """A task that is made in the append of another: its first event, and its index row."""
+
+    event: StoredEvent
+    entry: IndexRow
 
 
 _FIRST_SURROGATE, _LAST_SURROGATE = 0xD800, 0xDFFF

@@ -25,7 +25,7 @@ from domain.events import (
     StepSucceeded,
     TaskEvent,
 )
-from domain.task import idempotency_key
+from domain.state import idempotency_key
 from stores import Store
 from tests.chaos import ledger, programs, purses
 from tests.chaos.client import answer

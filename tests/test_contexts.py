@@ -31,7 +31,7 @@ from actors.info import VALUE_LIMIT, VALUE_WARNING
 from actors.task_log import TaskLog
 from actors.testing import CrashPlan, SimulatedCrash
 from domain.events import StepFailed, StepSucceeded
-from domain.task import idempotency_key
+from domain.state import idempotency_key
 from stores import Store
 from stores.crash import CrashingStore
 from tests.lives import PATIENCE, bodies, die, held, kinds, live, log

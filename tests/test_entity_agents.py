@@ -31,7 +31,7 @@ from actors import (
 )
 from actors.testing import FakeClock, replay_history, save_history
 from domain.events import Passivated, StepFailed, StepStarted, StepSucceeded
-from domain.task import idempotency_key
+from domain.state import idempotency_key
 from stores import Store, open_store
 from tests.budgets import PATIENCE, Budget, TooMuch, bookings, gate, living, rows
 from tests.lives import die, kinds, live, log, wait_for

@@ -33,7 +33,7 @@ from actors.entity_log import stream_of
 from actors.mapper import is_stream
 from actors.testing import Run, crash_plans, every_crash_point, run_through_crashes
 from domain.events import Created, Passivated, StepFailed, StepSucceeded
-from domain.task import idempotency_key
+from domain.state import idempotency_key
 from domain.values import decode
 from stores import Store, open_store
 from stores.crash import CrashingStore, CrashPlan, FaultPlan, SimulatedCrash

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper, token_of
 from domain.errors import UnreadableTaskError
 from domain.events import Created, StepSucceeded, TaskEvent
-from domain.task import idempotency_key
+from domain.state import idempotency_key
 from domain.values import encode
 from stores import IndexRow, open_store
 

@@ -17,7 +17,7 @@ from actors.runtime import Runtime
 from actors.second_looks import LATE, PAGE, SecondLooks
 from actors.task_log import TaskLog
 from actors.worker import Worker
-from domain.task import DIFFERS, IN_DOUBT, UNKNOWN_CLASS, UNREADABLE
+from domain.state import DIFFERS, IN_DOUBT, UNKNOWN_CLASS, UNREADABLE
 from stores import IndexRow, Store, StoreUnavailableError, open_store
 from tests.lives import PATIENCE, wait_for
 

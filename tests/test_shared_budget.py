@@ -13,7 +13,7 @@ from typing import Any
 
 from actors import AgentSystem, TaskRef
 from domain.events import Activated, Created, StepFailed, StepSucceeded
-from domain.task import idempotency_key
+from domain.state import idempotency_key
 from stores import open_store
 from tests.budgets import Budget, bookings, replayed, rows, spent
 from tests.lives import wait_for

@@ -29,7 +29,8 @@ from domain.fold import fold, preview
 from domain.journal import join
 from domain.record import Call
 from domain.retry import restart_delay
-from domain.task import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, UNREADABLE, AgentTask, idempotency_key
+from domain.state import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, UNREADABLE, idempotency_key
+from domain.task import AgentTask
 
 BUG = Fault(("ValueError", "Exception", "BaseException"), "no such page")
 LATE = Fault(("TimeoutError", "OSError", "Exception", "BaseException"), "no answer")

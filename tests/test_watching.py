@@ -35,7 +35,8 @@ from actors.testing import CrashPlan, SimulatedCrash
 from actors.watching import Watching
 from domain.events import Completed, Failed, Held, Restarted, TaskEvent
 from domain.faults import Fault
-from domain.task import DIFFERS, AgentTask
+from domain.state import DIFFERS
+from domain.task import AgentTask
 from stores import Store, StoreCorruptError, StoreUnavailableError, open_store
 from stores.crash import CrashingStore
 from tests.lives import PATIENCE, wait_for

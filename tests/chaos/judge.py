@@ -31,7 +31,7 @@ from domain.events import (
     TaskEvent,
 )
 from domain.fold import fold
-from domain.task import STRIKES, idempotency_key
+from domain.state import STRIKES, idempotency_key
 from domain.values import decode
 from stores import IndexRow
 from tests.chaos.evidence import Ending, Evidence, History, StepEvent, is_outcome

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from actors import AgentSystem, Entity, Rejected, agent, entity, event, task_info
 from actors.mapper import HEAD, SEPARATOR
 from domain.events import StepFailed, StepSucceeded
-from domain.task import idempotency_key
+from domain.state import idempotency_key
 from domain.values import decode, loads
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Self
 from actors import AgentSystem, ResolveError, TaskEndedError
 from actors.mapper import is_stream
 from domain.events import Activated, Passivated, StepFailed, StepStarted, StepSucceeded
-from domain.task import IN_DOUBT, STRIKES, idempotency_key
+from domain.state import IN_DOUBT, STRIKES, idempotency_key
 from tests.chaos import ledger
 from tests.chaos.client import spawn
 from tests.chaos.evidence import Evidence

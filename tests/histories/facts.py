@@ -6,7 +6,8 @@ from typing import Any
 
 from actors.view import describe
 from domain.events import Completed
-from domain.task import AgentTask, idempotency_key
+from domain.state import idempotency_key
+from domain.task import AgentTask
 
 
 def facts_of(task: AgentTask) -> dict[str, Any]:

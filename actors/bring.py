@@ -1,0 +1,139 @@
+"""The commands that bring something to a task: signals, answers, a cancellation. None of them runs a task."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from actors.asked import task_of, tasks_that_ask
+from actors.command import DEFAULT_STORE, SHOWN, AsJson, StoreUrl, TaskId, existing, full_id
+from actors.decide import By, what_next
+from actors.decide import parsed as parsed_json
+from actors.documents import approval_document, text_of
+from actors.showing import value_text
+from actors.system import AgentSystem
+from actors.target import CommandError
+from actors.task_log import TaskLog
+from actors.view import open_approvals
+from actors.wording import ago, plain, shortened
+from domain.errors import AlreadyDecidedError, TaskEndedError
+from stores import Store
+
+PauseId = Annotated[
+    str,
+    typer.Argument(
+        metavar="PAUSE", help="The approval's id, as `approvals` has it, or its beginning.", show_default=False
+    ),
+]
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="A word for the agent, kept with the decision.")]
+Value = Annotated[str | None, typer.Option("--value", metavar="JSON", help="A value for the agent.")]
+
+DETAILS = 300
+"""Characters of an approval's details that are shown."""
+
+
+def signal(
+    id: TaskId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.", show_default=False)],
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value; by default null.")] = "null",
+    signal_id: Annotated[
+        str | None, typer.Option("--signal-id", metavar="KEY", help="By which a repeat is known: it counts once.")
+    ] = None,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Bring a signal to a task: `receive(NAME)` in its agent gets the value.
+
+    It is kept until the task asks for it. Exit code 2 for a task that has ended.
+    """
+    with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
+        task = system.task(full_id(opened, id))
+        task.signal(name, parsed_json(value, "JSON"), signal_id=signal_id)
+        typer.echo(plain(f"{task.id}: signal {name} accepted. {what_next(opened, task.id)}"))
+
+
+def cancel(
+    id: TaskId,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
+    by: By = None,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Call a task off. Its agent cleans up, and its undos run; one that is held or has not begun ends at once.
+
+    Exit code: 0 also where it was called off before, 1 where it had ended otherwise.
+    """
+    with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
+        answer = system.task(full_id(opened, id)).cancel(reason, by=by)
+        goes_on = answer.status in ("queued", "running", "waiting")
+        typer.echo(plain(f"{answer}. {what_next(opened, answer.task_id)}" if goes_on else str(answer)))
+    if not answer.accepted and answer.status in ("completed", "failed"):
+        raise typer.Exit(1)
+
+
+def approvals(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
+    """List the approvals that nobody has answered."""
+    with closing(existing(store)) as opened:
+        tasks = list(tasks_that_ask(TaskLog(opened)))
+    if as_json:
+        typer.echo(text_of([approval_document(task, one) for task in tasks for one in open_approvals(task)]))
+        return
+    now = time.time()
+    for task in tasks:
+        for one in open_approvals(task):
+            stored = task.pauses[one.path].details
+            typer.echo(f'{plain(one.id)}  "{plain(one.question)}"  asked {ago(one.at, now)} ago')
+            if stored is not None:
+                typer.echo(f"  {shortened(plain(value_text(stored)), DETAILS)}")
+    if not tasks:
+        typer.echo(f"perdure: {plain(store)} · nothing waits for an approval", err=True)
+    elif sys.stdout.isatty():
+        typer.echo("\nanswer one by  perdure approve PAUSE --by YOU  or  perdure reject PAUSE --note WHY --by YOU")
+
+
+def approve(
+    pause: PauseId, value: Value = None, note: Note = "", by: By = None, store: StoreUrl = DEFAULT_STORE
+) -> None:
+    """Say yes to an approval. The first answer counts.
+
+    Exit code 1 where it was decided otherwise before, or its task has ended.
+    """
+    _answer(pause, store, approved=True, value=value, note=note, by=by)
+
+
+def reject(
+    pause: PauseId, value: Value = None, note: Note = "", by: By = None, store: StoreUrl = DEFAULT_STORE
+) -> None:
+    """Say no to an approval. The first answer counts.
+
+    Exit code 1 where it was decided otherwise before, or its task has ended.
+    """
+    _answer(pause, store, approved=False, value=value, note=note, by=by)
+
+
+def _answer(pause: str, store: str, *, approved: bool, value: str | None, note: str, by: str | None) -> None:
+    given = None if value is None else parsed_json(value, "--value")
+    with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
+        full = _full_pause(opened, pause)
+        task = system.task(task_of(TaskLog(opened), full))
+        try:
+            stands = task.answer(full, approved=approved, value=given, note=note, by=by)
+        except (AlreadyDecidedError, TaskEndedError) as error:
+            typer.echo(f"perdure: {plain(str(error))}", err=True)
+            raise typer.Exit(1) from None
+        word = "approved" if stands.approved else "rejected"
+        typer.echo(plain(f"{full}: {word} by {stands.by}. {what_next(opened, task.id)}"))
+
+
+def _full_pause(store: Store, typed: str) -> str:
+    """Give the approval's id that was typed, or the only open one that begins so."""
+    if "@" in typed:
+        return typed
+    found = [one.id for task in tasks_that_ask(TaskLog(store)) for one in open_approvals(task)]
+    found = [one for one in found if one.startswith(typed)]
+    if len(found) > 1:
+        more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+        raise CommandError(f"{len(found):,} approvals begin with {typed!r}: {', '.join(found[:SHOWN])}{more}")
+    return found[0] if found else typed

@@ -1,0 +1,83 @@
+"""What a task owes when its agent is done: undos, and to each child what its policy says. Then it ends.
+
+That it is done, and how it ends, is in the log already (`Concluded`): no code of the agent runs for this any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+from actors.activation import Activation
+from actors.children import cancel_child
+from actors.context import Context
+from actors.definitions import find_step
+from domain.errors import StepError
+from domain.events import Released
+from domain.faults import Fault
+from domain.state import CANCEL, DIFFERS, FAILED_STEP, UNDOS, WAIT, Undo
+from domain.task import AgentTask
+from domain.values import decode
+from domain.waits import CHILD, Source, Wait, child_name
+
+logger = logging.getLogger("perdure")
+
+LAST = "end"
+"""The scope in which a task waits for its children when its agent is done."""
+
+
+def settle(activation: Activation, near: str) -> None:
+    """Call off children, run undos in reverse order, wait for children; then end the task.
+
+    A death in between goes on with the rest. An undo that fails holds the task, for a person to decide.
+    """
+    task = activation.task
+    for child, policy in task.owed_children:
+        if policy == CANCEL:
+            cancel_child(activation, child, f"its parent {task.id} has ended")
+    if task.concluded is not None and task.concluded.status != "completed":
+        _undo(activation, near)
+    _await_children(activation)
+    activation.append(lambda task, now: task.settle(activation.number, now))
+
+
+def knows_undos(task: AgentTask, near: str) -> bool:
+    """Tell whether this process has the steps of all undos that a task still owes."""
+    with suppress(LookupError):
+        return all(find_step(undo.name, near) for _, undo in task.owed_undos)
+    return False
+
+
+def _undo(activation: Activation, near: str) -> None:
+    task = activation.task
+    scope = Context(activation, UNDOS)
+    scope.cancelled = True
+    for number, undo in enumerate(reversed(task.undos), 1):
+        path = f"{UNDOS}/{number}"
+        try:
+            step, (args, kwargs) = find_step(undo.name, near), _arguments(undo)
+        except (LookupError, ValueError) as error:
+            message = f"the undo {undo.name} of what was done at {undo.path} cannot be run: {error}"
+            activation.hold(DIFFERS, path, {"message": message}, here=True)
+        try:
+            scope.call_step(step, tuple(args), kwargs)
+        except StepError as error:
+            record = task.steps[path]
+            if not isinstance(record.outcome, Released):
+                activation.hold(FAILED_STEP, path, {"message": str(error.fault)}, here=True)
+            logger.warning("task %s: the undo %s at %s was given up", task.id, undo.name, path)
+        except Exception as error:  # one of its `raises`
+            activation.hold(FAILED_STEP, path, {"message": str(Fault.of(error))}, here=True)
+
+
+def _arguments(undo: Undo) -> Any:
+    return decode(undo.arguments)
+
+
+def _await_children(activation: Activation) -> None:
+    scope = Context(activation, LAST)
+    scope.cancelled = True
+    for child, policy in list(activation.task.children.items()):
+        if policy == WAIT:
+            scope.wait("a child", Wait(CHILD, child, (Source(CHILD, child_name(child)),)))

@@ -45,13 +45,16 @@ def signal(
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Bring a signal to a task: `receive(NAME)` in its agent gets the value.
+    """Bring a signal to a task, with a value.
 
-    It is kept until the task asks for it. Exit code 2 for a task that has ended.
+    `receive(NAME)` in its agent gets it; it is kept until the task asks for it. Exit code 2 for a task that has ended.
     """
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
-        task.signal(name, parsed_json(value, "JSON"), signal_id=signal_id)
+        try:
+            task.signal(name, parsed_json(value, "the value"), signal_id=signal_id)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
         typer.echo(plain(f"{task.id}: signal {name} accepted. {what_next(opened, task.id)}"))
 
 

@@ -66,7 +66,7 @@ def parsed(text: str, what: str = "--value") -> Any:
     try:
         found = parse_json(text)
     except ValueError:
-        raise CommandError(f"{what} takes JSON, and {text!r} is none; a text has quotes: {what} '\"…\"'") from None
+        raise CommandError(f"{what} takes JSON, and {text!r} is none; a text has quotes: '\"…\"'") from None
     try:
         return decode(found)
     except ValueError as error:

@@ -28,9 +28,10 @@ opened on what it left. The kit's systems have no strike limit, so that a plan m
 
 from __future__ import annotations
 
-import time
+import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from actors.clock import Clock, FakeClock
@@ -41,7 +42,7 @@ from actors.system import AgentSystem
 from actors.task_log import TaskLog
 from actors.view import ApprovalView
 from domain.errors import PerdureError, TaskError
-from domain.events import Restarted, StepFailed, StepStarted, StepSucceeded, TaskEvent
+from domain.events import ApprovalRequested, Restarted, StepFailed, StepStarted, StepSucceeded, TaskEvent
 from domain.faults import Fault
 from stores import Store, open_store
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
@@ -50,8 +51,9 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
-GLANCE = 0.05
-"""Seconds between two looks at what a task asks for."""
+Answer = Callable[[ApprovalView], bool | None]
+"""Says yes or no to an approval; None for no answer."""
+Asked = Callable[[AgentSystem], Sequence[ApprovalView]]
 
 
 class AgentBugError(PerdureError):
@@ -155,7 +157,7 @@ def run_through_crashes(
     strikes: int | None = None,
     clock: Clock | None = None,
     meanwhile: Callable[[TaskRef[Any]], object] = lambda _task: None,
-    answer: Callable[[ApprovalView], bool | None] = lambda _approval: None,
+    answer: Answer = lambda _approval: None,
 ) -> Run:
     """Run an agent as a task, die where told, start a new system each time, and return what happened.
 
@@ -172,7 +174,8 @@ def run_through_crashes(
         meanwhile: called in each life once the task is spawned, with the task: what others bring to it, such as
             `lambda task: task.signal("paid", 20, signal_id="1")`. It dies with its life, and is called again in the
             next: as a client that tries again, it has to bring the same once more.
-        answer: says yes or no to each approval that the task asks for, or None for no answer yet.
+        answer: says yes or no to each approval that the task, or a child of it, asks for, as soon as that is in the
+            log; or None, for no answer in this life.
 
     Raises AgentBugError where the agent's own code raises what is no business of its task; TimeoutError when a life
     does not end in time.
@@ -185,9 +188,11 @@ def run_through_crashes(
         life = CrashingStore(inner, witness, close_inner=isinstance(disk, str))
         try:
             with AgentSystem(life, strikes=strikes, clock=clock) as system:
+                witness.answer = partial(_answer, system, answer)
+                witness.answer(AgentSystem.approvals)  # what an earlier life has asked for
                 task = system.spawn(agent, *args, id=id)
                 meanwhile(task)
-                _live(task, run, timeout, answer)
+                _live(task, run, timeout)
                 return run
         except SimulatedCrash as death:
             if witness.bug:
@@ -203,7 +208,7 @@ def every_crash_point(
     *args: Any,
     new_store: Callable[[], str | Store | None] = lambda: None,
     meanwhile: Callable[[TaskRef[Any]], object] = lambda _task: None,
-    answer: Callable[[ApprovalView], bool | None] = lambda _approval: None,
+    answer: Answer = lambda _approval: None,
 ) -> Iterator[Run]:
     """Run an agent once for each boundary that it has, dying there once; and first once without a crash.
 
@@ -224,6 +229,7 @@ class _Witness(CrashPlan):
     def __init__(self, nth: int | None, run: Run, id: str) -> None:
         super().__init__(nth)
         self.bug = False
+        self.answer: Callable[[Asked], None] = lambda _asked: None
         self._run, self._id = run, id
         self._life = run.lives
 
@@ -235,6 +241,10 @@ class _Witness(CrashPlan):
         if point == "append.after" and facts["id"] == self._id:  # an entity's log has versions of its own
             self._run.head = cast("int", facts["version"])
         super().reach(point, **facts)
+        if point == "append.after" and ApprovalRequested.TOPIC in facts["topics"]:  # type: ignore[operator]
+            asker = cast("str", facts["id"])
+            # In a context of its own: who answers is no agent.
+            contextvars.Context().run(self.answer, lambda system: system.task(asker).describe().approvals)
         if point == "append.after" and Restarted.TOPIC in facts["topics"]:  # type: ignore[operator]
             self.bug = True
             self.die_now(point)
@@ -254,28 +264,20 @@ class _Witness(CrashPlan):
         return "" if info.task_id == self._id else info.task_id
 
 
-def _live(task: TaskRef[Any], run: Run, timeout: float, answer: Callable[[ApprovalView], bool | None]) -> None:
+def _live(task: TaskRef[Any], run: Run, timeout: float) -> None:
     try:
-        run.value = _result(task, timeout, answer)
+        run.value = task.result(timeout)
     except TaskError as error:
         run.error = error
     run.status = task.status()
     run.events = task.events()
 
 
-def _result(task: TaskRef[Any], timeout: float, answer: Callable[[ApprovalView], bool | None]) -> Any:
-    """Wait for the result, and answer what is asked meanwhile."""
-    until = time.monotonic() + timeout
-    while True:
-        try:
-            return task.result(min(GLANCE, max(0.0, until - time.monotonic())))
-        except TimeoutError:
-            if time.monotonic() >= until:
-                raise
-        for approval in task.describe().approvals:
-            word = answer(approval)
-            if word is not None:
-                task.answer(approval.id, approved=word, by="test")
+def _answer(system: AgentSystem, answer: Answer, asked: Asked) -> None:
+    for approval in asked(system):
+        word = answer(approval)
+        if word is not None:
+            system.task(approval.task_id).answer(approval.id, approved=word, by="test")
 
 
 def _bug(store: Store, id: str) -> AgentBugError:

@@ -106,18 +106,39 @@ def test_the_pages_are_fetched_wherever_it_dies(weather: Path, monkeypatch: pyte
         assert run.result == ["page of a", "page of b", "page of x", "page of y"]
 
 
-def test_the_crew_shares_its_budget_and_never_overspends_it(weather: Path) -> None:
-    for _ in range(2):  # the second time nothing runs again
-        ended = subprocess.run(
-            [sys.executable, "shop.py"], cwd=weather, capture_output=True, text=True, timeout=60, check=True
-        )
-        results, told = ended.stdout.splitlines()
-        assert told == "ann completed"
-        assert sorted(re.findall(r"\d+ left|no", results)) == ["10 left", "10 left", "30 left", "no"]
+def test_the_trip_is_paid_for_once_or_undone_wherever_it_dies(weather: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(weather))
+    monkeypatch.chdir(weather)
+    trip = importlib.import_module("trip")
+    monkeypatch.setattr(importlib.import_module("weather"), "PACE", 0)
+    for approves in (True, False):
+        for run in every_crash_point(
+            trip.trip,
+            "Rome",
+            meanwhile=lambda task: task.signal("departure", "monday", signal_id="1"),
+            answer=lambda _approval, word=approves: word,
+        ):
+            run.check()
+            assert run.status == ("completed" if approves else "failed")
+            assert run.value == ("sent to ann, monday" if approves else None)
+            undone = [event.path for event in run.events if getattr(event, "name", "") == "cancel_hotel"]
+            assert ("undo/1" in undone) is not approves
 
 
 def test_every_command_that_is_named_exists() -> None:
     named = set(re.findall(r"`perdure (\w+)", TEXT))
-    assert named >= {"list", "show", "resolve", "release", "check", "replay", "tree", "worker"}
+    assert named >= {
+        "list",
+        "show",
+        "resolve",
+        "release",
+        "check",
+        "replay",
+        "tree",
+        "worker",
+        "approvals",
+        "signal",
+        "cancel",
+    }
     for command in named:
         assert perdure(command, "--help", cwd=ROOT).returncode == 0

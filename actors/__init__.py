@@ -15,12 +15,12 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     info                                  what running code is told, and which values it may store
 #     entity_log, task_log, appender        what is in the logs; the one appender of a task
 #     options, naming, definitions          what can be said of a step; @agent, @step
-#     runtime, colours                      what a system runs things on; how sync and async code wait
+#     colours, output, runtime              how sync and async code wait; what is emitted; what a system runs things on
 #     mailbox, places                       what entities are asked; which of them have an actor
 #     entity_actor, entities                who answers; which entities are in memory
 #     activation, body                      one incarnation and how it closes; one entry into a body
 #     raised, recorded, call                errors that arrive as themselves; what the log has of a call; one call
-#     scope, context                        where in the program code stands; what running code calls
+#     scope, context, emitting              where in the program code stands; what running code calls; `emit`
 #     entity_ref                            how an entity is asked
 #     branches, frameworks                  side by side; steps by name
 #     groups, worker                        who begins anew with whom; what the actors of one worker share
@@ -31,6 +31,7 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     tree, outline                         the supervision tree in one constructor; trees to look at
 #     notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
 #     replay, history                       one log against today's code; a log as a file
+#     updates, feed                         what a follower is told; all of it in one order
 #     ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
 #     testing                               the kit for users' own tests
 #     check, look, serve, pool, cli, …      the command line
@@ -62,7 +63,9 @@ from actors.body import heartbeat  # noqa: E402  after the guard
 from actors.branches import branch, gather, map_steps  # noqa: E402
 from actors.context import patched, step_info, task_info  # noqa: E402
 from actors.definitions import Agent, AsyncAgent, AsyncStep, Step, agent, step  # noqa: E402
+from actors.emitting import emit  # noqa: E402
 from actors.entity_ref import EntityRef, entity  # noqa: E402
+from actors.feed import Feed  # noqa: E402
 from actors.frameworks import get_logger, run_step, run_step_async  # noqa: E402
 from actors.group_ref import TaskGroup  # noqa: E402
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
@@ -71,6 +74,17 @@ from actors.options import StepOptions  # noqa: E402
 from actors.outline import TreeNode  # noqa: E402
 from actors.ref import TaskRef  # noqa: E402
 from actors.system import AgentSystem  # noqa: E402
+from actors.updates import (  # noqa: E402
+    Emitted,
+    Reset,
+    StepBegan,
+    StepEnded,
+    TaskEnded,
+    TaskHeld,
+    TaskReleased,
+    TaskWaiting,
+    Update,
+)
 from actors.view import StepView, TaskView  # noqa: E402
 from actors.watching import Watch  # noqa: E402
 from domain.entity import Entity  # noqa: E402
@@ -130,6 +144,7 @@ __all__ = [
     "BlockingCallError",
     "DefinitionError",
     "Doubt",
+    "Emitted",
     "Entity",
     "EntityCrashError",
     "EntityError",
@@ -137,6 +152,7 @@ __all__ = [
     "EntityStoppedError",
     "FailTask",
     "Fault",
+    "Feed",
     "GivenUp",
     "GroupConflictError",
     "Happened",
@@ -152,9 +168,12 @@ __all__ = [
     "OwnershipLost",
     "PerdureError",
     "Rejected",
+    "Reset",
     "ResolveError",
     "RetryPolicy",
     "Step",
+    "StepBegan",
+    "StepEnded",
     "StepError",
     "StepInfo",
     "StepOptions",
@@ -166,14 +185,18 @@ __all__ = [
     "Suspended",
     "SystemClosedError",
     "TaskConflictError",
+    "TaskEnded",
     "TaskEndedError",
     "TaskError",
     "TaskFailedError",
     "TaskGroup",
+    "TaskHeld",
     "TaskHeldError",
     "TaskInfo",
     "TaskRef",
+    "TaskReleased",
     "TaskView",
+    "TaskWaiting",
     "TreeNode",
     "Unknown",
     "UnknownAgentError",
@@ -182,9 +205,11 @@ __all__ = [
     "UnreadableEntityError",
     "UnreadableTaskError",
     "UnstorableValueError",
+    "Update",
     "Watch",
     "agent",
     "branch",
+    "emit",
     "entity",
     "event",
     "gather",

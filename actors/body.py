@@ -218,8 +218,7 @@ class Body:
         """Take note that the body is alive, and store its detail. Raises GivenUp where nobody waits for it any more."""
         text = dumps(checked(detail, self.activation.runtime.value_limit))
         with self._lock:
-            lost = isinstance(self.activation.closed, OwnershipLost) or self.activation.hints.over.is_set()
-            if self._given_up or lost:
+            if self._is_given_up():
                 info = self.info
                 raise GivenUp(
                     f"step {info.path} {info.name} of task {info.task_id}, attempt {info.attempt}: nobody waits for it"
@@ -235,6 +234,16 @@ class Body:
                 self.activation.runtime.threads.start(self._write)
                 return
         self._write()
+
+    def _is_given_up(self) -> bool:
+        lost = isinstance(self.activation.closed, OwnershipLost) or self.activation.hints.over.is_set()
+        return lost or bool(self._given_up)
+
+    def unless_given_up(self, act: Callable[[], object]) -> None:
+        """Act, unless nobody waits for this body any more; it is not given up while that lasts."""
+        with self._lock:
+            if not self._is_given_up():
+                act()
 
     def _write(self) -> None:
         """Store the newest detail, until there is no newer one."""

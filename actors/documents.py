@@ -13,11 +13,13 @@ from typing import Any
 from actors.check import Verdict
 from actors.history import history_text, to_history
 from actors.showing import plain_json
+from actors.updates import Emitted, Update
 from actors.view import describe, state_of
 from domain.events import Completed, Released, StepSucceeded, TaskEvent
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import AgentTask, idempotency_key
+from domain.values import loads
 from stores import IndexRow
 
 
@@ -85,6 +87,16 @@ def task_document(
         "unreadable": str(unreadable) if unreadable is not None else None,
         "history": to_history(events),
     }
+
+
+def update_document(update: Update) -> dict[str, Any]:
+    """Give an update as a program reads it: its cursor, its class as the type, its time, and its own fields."""
+    facts = dict(vars(update))
+    document = {"cursor": facts.pop("cursor"), "type": type(update).__name__, "at": moment(facts.pop("at"))}
+    if isinstance(update, Emitted):
+        facts["value"] = plain_json(loads(facts.pop("stored")))
+    times = {name: moment(facts[name]) for name in ("until", "retry_at") if name in facts}
+    return document | facts | times
 
 
 def check_document(url: str, verdicts: list[Verdict], counts: Mapping[str, int]) -> dict[str, Any]:

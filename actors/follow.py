@@ -274,10 +274,15 @@ def _follow(follower: Follower, hint: threading.Event, signals: Signals) -> None
 
 def say(word: str, text: str) -> None:
     """Print a line on standard error: its first word, coloured on a terminal, and the rest."""
-    head = typer.style(f"{word:<8}  ", fg=_COLOURS.get(word)) if word else ""
+    head = head_of(word) if word else ""
     if head or text:
         with suppress(OSError):  # whether anybody can read it decides nothing about the task
             typer.echo(head + text, err=True)
+
+
+def head_of(word: str) -> str:
+    """Give the beginning of a line: its first word, coloured where it is written to a terminal."""
+    return typer.style(f"{word:<8}  ", fg=_COLOURS.get(word))
 
 
 def _folded(task: AgentTask | None, events: list[TaskEvent]) -> AgentTask:

@@ -61,7 +61,7 @@ class Feed(Iterator[Update], AsyncIterator[Update]):
         self.cursor = after
         self._source = source
         self._found = _Found("", min(after, MOST_CURSOR))
-        self._pause = FIRST_POLL
+        self._pause = 0.0
         self._away_since: float | None = None
 
     def __repr__(self) -> str:
@@ -111,11 +111,13 @@ class Feed(Iterator[Update], AsyncIterator[Update]):
 
     def _take(self, found: _Found) -> bool:
         """Go on from what a look has found; tells whether there is something to give."""
-        self._found = found
-        if self._is_ready() or found.is_running:
+        if found.reached > self._found.reached:
+            self._pause = 0.0  # there may be more to read by now
+        elif found.is_running:
             self._pause = FIRST_POLL
         else:
-            self._pause = min(self._pause * 1.5, LONGEST_POLL)
+            self._pause = min(max(self._pause * 1.5, FIRST_POLL), LONGEST_POLL)
+        self._found = found
         return self._is_ready()
 
     def _give(self, end: Callable[[], Exception]) -> Update:

@@ -426,8 +426,8 @@ def test_who_is_asked_about_a_doubt_may_emit(disk: Store, settle: Callable[[Doub
     assert stored(disk)[-1] == ('"told"' if settle(None) == NotHappened() else '"asking"')  # type: ignore[arg-type]
 
 
-def test_a_rehearsal_emits_nothing(disk: Store) -> None:
-    def new_code(step_name: str) -> Any:
+def test_a_rehearsal_emits_nothing_whether_the_code_fits_or_not(disk: Store) -> None:
+    def code(step_name: str) -> Any:
         @step(name=step_name)
         def named() -> None:
             return
@@ -436,14 +436,19 @@ def test_a_rehearsal_emits_nothing(disk: Store) -> None:
         def changing() -> None:
             emit("hello")
             named()
-            emit("bye")
+            emit("and then")
+            tell()
 
         return changing
 
-    die(disk, new_code("old"))
-    held(disk, new_code("new"))
-    held(disk, new_code("newer"))
+    die(disk, code("old"), at="append.after", nth=4)  # created, activated, step 1
+    held(disk, code("new"))
+    held(disk, code("newer"))
     assert stored(disk) == ['"hello"']
+    live(disk, code("old"))
+    told = updates(disk)
+    assert [each for each in said(told) if each[0] != "2"] == [("1-", 1, "hello"), ("2-", 3, "and then")]
+    assert not [each for each in told if isinstance(each, Reset)]
 
 
 # ------------------------------------------------------------------ what is dropped

@@ -34,7 +34,7 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     updates, feed                         what a follower is told; all of it in one order
 #     ref, spawning, group_ref, system      TaskRef; how tasks are spawned; TaskGroup, AgentSystem
 #     testing                               the kit for users' own tests
-#     check, look, serve, pool, cli, …      the command line
+#     check, live, look, serve, pool, cli … the command line
 
 from __future__ import annotations
 

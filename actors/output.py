@@ -119,9 +119,7 @@ class Output:
     def _drop(self, key: tuple[str, str], count: int, which: Callable[[Emission], bool] = lambda _: True) -> None:
         """Take those of the first rows out of a buffer that are done with, and the buffer away where it is empty."""
         with self._lock:
-            buffer = self._buffers.get(key)
-            if buffer is None:
-                return
+            buffer = self._buffers[key]
             done = [row for row in buffer.rows[:count] if which(row)]
             buffer.rows[:count] = [row for row in buffer.rows[:count] if not which(row)]
             self._size -= _size(done)

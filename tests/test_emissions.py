@@ -41,11 +41,12 @@ from actors import (
 from actors.appender import Appender
 from actors.output import Output
 from actors.testing import every_crash_point
-from actors.threads import Threads
+from actors.threads import NoThreadError, Threads
 from stores import Store, StoreCorruptError, StoreUnavailableError
 from stores.emissions import EMIT, RESET, Emission
 from stores.memory import MemoryRecorder
 from tests.lives import PATIENCE, die, held, live, log, wait_for
+from tests.scenario_kit import World
 
 WORDS = ["once", "upon", "a", "time", "there", "was", "a", "log"]
 
@@ -652,12 +653,47 @@ def test_many_who_emit_at_once_are_each_in_order_and_before_their_own_end(disk: 
         assert [each.value for each in mine[1:-1] if isinstance(each, Emitted)] == [f"{name} {n}" for n in range(200)]
 
 
-def test_a_child_made_by_fork_begins_with_an_empty_buffer_and_free_locks(stubborn: Stubborn) -> None:
-    output = Output(Threads("test"))
-    with output._lock, output._saving:
-        output._buffers["t", "b"] = None  # type: ignore[assignment]
-        output._forget()  # as it is called after a fork
-        output.flush("t", "b")
-        output.add(stubborn, "t", "b", rows("x"))
-        output.close()
-    assert kept(stubborn) == ["x"]
+class NoThreads(Threads):
+    """Threads of a machine that has none left."""
+
+    def start(self, work: Callable[[], object], /) -> None:
+        raise NoThreadError("the machine has no thread left")
+
+
+def test_where_the_machine_has_no_thread_left_the_next_append_stores_what_was_emitted(stubborn: Stubborn) -> None:
+    output = Output(NoThreads("test"))
+    output.add(stubborn, "t", "b", rows("x"))
+    output.add(stubborn, "t", "b", rows("y"))
+    assert kept(stubborn) == []
+    output.flush("t", "b")
+    assert kept(stubborn) == ["x", "y"]
+
+
+FORKING = """
+    import os
+    from actors import AgentSystem, agent, emit, step
+    from tests.scenario_kit import STORE, say
+
+    @step
+    def forks():
+        emit("before")
+        child = os.fork()
+        if not child:
+            emit("the child's")
+            os._exit(0)
+        say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        emit("after")
+
+    @agent
+    def forking():
+        forks()
+
+    with AgentSystem(STORE) as system:
+        system.spawn(forking, id="t").result(timeout=60)
+"""
+
+
+def test_what_a_child_made_by_fork_emits_disturbs_nobody(world: World) -> None:
+    assert world.run(world.write(FORKING)) == "0"
+    with open_store(world.url) as store:
+        assert texts(updates(store)) == {"1": ["before", "after"]}

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from actors import AgentSystem, Emitted, Reset, StepBegan, StepEnded, TaskEnded, TaskHeld, TaskReleased, TaskWaiting
+from actors import (
+    AgentSystem,
+    Emitted,
+    Reset,
+    StepBegan,
+    StepEnded,
+    TaskEnded,
+    TaskHeld,
+    TaskReleased,
+    TaskWaiting,
+    Update,
+)
 from actors.live import Printer
 from actors.wording import UNLIMITED
 from domain.values import dumps
@@ -125,6 +136,7 @@ def test_each_update_has_its_line() -> None:
         TaskReleased(10, 10.0, "3", "fail", "ann"),
         TaskReleased(11, 10.0, "", "release", "bob"),
         TaskEnded(12, 10.0, "completed", ""),
+        Update(13, 10.0),
     ).splitlines()
     assert lines == [
         'running   1  pay "[red]ann"',
@@ -139,6 +151,7 @@ def test_each_update_has_its_line() -> None:
         "decided   3  given up, by ann",
         "released  by bob",
         "ended     t  completed",
+        "          Update(cursor=13, at=10.0)",
     ]
 
 

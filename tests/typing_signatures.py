@@ -230,6 +230,8 @@ def program(system: AgentSystem) -> Iterator[TaskRef[Any]]:
                 assert_type(value, Any)
             case StepEnded():
                 assert_type(update.error, str | None)
+            case _:
+                assert_type(update.at, float)
     try:
         task.result()
     except TaskHeldError as error:

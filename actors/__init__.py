@@ -15,7 +15,7 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     info                                  what running code is told, and which values it may store
 #     entity_log, task_log, appender        what is in the logs; the one appender of a task
 #     options, naming, definitions          what can be said of a step; @agent, @step
-#     runtime, colours                      what a system runs things on; how sync and async code wait
+#     colours, output, runtime              how sync and async code wait; what is emitted; what a system runs things on
 #     spawned                               what a spawn is given, checked
 #     mailbox, places                       what entities are asked; which of them have an actor
 #     entity_actor, entities                who answers; which entities are in memory
@@ -23,7 +23,7 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #                                           one entry into a body
 #     raised, recorded                      errors that arrive as themselves; what the log has of a call
 #     waits, call                           one wait; one call of a step
-#     scope, context                        where in the program code stands; what running code calls
+#     scope, context, emitting              where in the program code stands; what running code calls; `emit`
 #     pausing, undo, approvals, children    sleep, receive, wait_any; compensate; people; children
 #     settling, entity_ref                  what a task owes before it ends; how an entity is asked
 #     branches, frameworks                  side by side; steps by name
@@ -36,10 +36,11 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     tree, outline                         the supervision tree in one constructor; trees to look at
 #     notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
 #     replay, history                       one log against today's code; a log as a file
+#     updates, feed                         what a follower is told; all of it in one order
 #     remote, ref, asked                    what is brought to a task; TaskRef; approvals that nobody has answered
 #     spawning, group_ref, system           how tasks are spawned; TaskGroup, AgentSystem
 #     testing                               the kit for users' own tests
-#     check, look, serve, pool, cli, …      the command line
+#     check, live, look, serve, pool, cli … the command line
 
 from __future__ import annotations
 
@@ -70,7 +71,9 @@ from actors.branches import branch, gather, map_steps  # noqa: E402
 from actors.children import ChildRef, spawn_child, spawn_child_async  # noqa: E402
 from actors.context import patched, step_info, task_info  # noqa: E402
 from actors.definitions import Agent, AsyncAgent, AsyncStep, Step, agent, step  # noqa: E402
+from actors.emitting import emit  # noqa: E402
 from actors.entity_ref import EntityRef, entity  # noqa: E402
+from actors.feed import Feed  # noqa: E402
 from actors.frameworks import get_logger, run_step, run_step_async  # noqa: E402
 from actors.group_ref import TaskGroup  # noqa: E402
 from actors.info import Doubt, Happened, NotHappened, StepInfo, TaskInfo, Unknown  # noqa: E402
@@ -95,6 +98,17 @@ from actors.ref import TaskRef  # noqa: E402
 from actors.remote import Cancellation  # noqa: E402
 from actors.system import AgentSystem  # noqa: E402
 from actors.undo import compensate  # noqa: E402
+from actors.updates import (  # noqa: E402
+    Emitted,
+    Reset,
+    StepBegan,
+    StepEnded,
+    TaskEnded,
+    TaskHeld,
+    TaskReleased,
+    TaskWaiting,
+    Update,
+)
 from actors.view import StepView, TaskView  # noqa: E402
 from actors.watching import Watch  # noqa: E402
 from domain.entity import Entity  # noqa: E402
@@ -168,6 +182,7 @@ __all__ = [
     "Decision",
     "DefinitionError",
     "Doubt",
+    "Emitted",
     "Entity",
     "EntityCrashError",
     "EntityError",
@@ -175,6 +190,7 @@ __all__ = [
     "EntityStoppedError",
     "FailTask",
     "Fault",
+    "Feed",
     "First",
     "GivenUp",
     "GroupConflictError",
@@ -191,11 +207,14 @@ __all__ = [
     "OwnershipLost",
     "PerdureError",
     "Rejected",
+    "Reset",
     "ResolveError",
     "RetryPolicy",
     "Signal",
     "SignalConflictError",
     "Step",
+    "StepBegan",
+    "StepEnded",
     "StepError",
     "StepInfo",
     "StepOptions",
@@ -209,14 +228,18 @@ __all__ = [
     "TaskCancelled",
     "TaskCancelledError",
     "TaskConflictError",
+    "TaskEnded",
     "TaskEndedError",
     "TaskError",
     "TaskFailedError",
     "TaskGroup",
+    "TaskHeld",
     "TaskHeldError",
     "TaskInfo",
     "TaskRef",
+    "TaskReleased",
     "TaskView",
+    "TaskWaiting",
     "Timer",
     "TreeNode",
     "Unknown",
@@ -227,11 +250,13 @@ __all__ = [
     "UnreadableEntityError",
     "UnreadableTaskError",
     "UnstorableValueError",
+    "Update",
     "WaitTimeoutError",
     "Watch",
     "agent",
     "branch",
     "compensate",
+    "emit",
     "entity",
     "event",
     "gather",

@@ -107,9 +107,8 @@ class Activation(Lines):
         self.declared: dict[str, StepError] = {}
         self.probe = probe
         self.cancel: Callable[[], None] = lambda: None
-        self._proven = False
         self._bodies: dict[RunningBody, str] = {}
-        self._ending = False
+        self._proven = self._ending = False
         self._mark: Decide | None = None
 
     # ------------------------------------------------------------------ closing
@@ -161,6 +160,7 @@ class Activation(Lines):
     def _finish(self, mark: Decide) -> None:
         try:
             self._await_bodies()
+            self.flush()
             self.appender.append(mark)
         except BaseException as error:
             self.closed = self._unwritten(error)
@@ -216,11 +216,16 @@ class Activation(Lines):
         `inside` is called in the transaction; where it raises StopAsked, nothing is written, and that goes through.
         """
         try:
+            self.flush()
             self.appender.append(decide, inside=inside, births=births)
         except StopAsked:
             raise
         except BaseException as error:
             self.close(self._unwritten(error))
+
+    def flush(self) -> None:
+        """Store what was emitted before the next append: a follower sees what a step has said, then its end."""
+        self.runtime.output.flush(self.task.id, self.task.birth)
 
     def last_heartbeat(self, path: str) -> str | None:
         """Give the detail of the last heartbeat of a step; what keeps it from being read closes the activation."""
@@ -272,11 +277,8 @@ class Activation(Lines):
         if self.probe:
             self.refused = Refusal(reason, path, str(details.get("message") or details.get("answer") or reason))
             self.close(Suspended(f"task {self.task.id} would be held: {reason}"))
-        if reason == IN_DOUBT:
-            name = self.task.steps[path].name
-            logger.error("task %s is held: step %s %s is in doubt", self.task.id, path, name)
-        else:
-            logger.error("task %s is held: %s", self.task.id, details.get("message", reason))
+        in_doubt = f"step {path} {self.task.steps[path].name} is in doubt" if reason == IN_DOUBT else ""
+        logger.error("task %s is held: %s", self.task.id, in_doubt or details.get("message", reason))
         self.end(
             lambda task, now: task.hold(self.number, now, reason, path, details),
             Suspended(f"task {self.task.id} is held: {reason}"),

@@ -236,8 +236,7 @@ class Body:
         """Take note that the body is alive, and store its detail. Raises GivenUp where nobody waits for it any more."""
         text = dumps(checked(detail, self.activation.runtime.value_limit))
         with self._lock:
-            lost = isinstance(self.activation.closed, OwnershipLost) or self.activation.hints.over.is_set()
-            if self._given_up or lost or self._called_off:
+            if self._is_given_up() or self._called_off:
                 off = "its task was called off" if self._called_off else "its worker has lost the task, or was stopped"
                 info = self.info
                 raise GivenUp(
@@ -254,6 +253,16 @@ class Body:
                 self.activation.runtime.threads.start(self._write)
                 return
         self._write()
+
+    def _is_given_up(self) -> bool:
+        lost = isinstance(self.activation.closed, OwnershipLost) or self.activation.hints.over.is_set()
+        return lost or bool(self._given_up)
+
+    def unless_given_up(self, act: Callable[[], object]) -> None:
+        """Act, unless nobody waits for this body any more; it is not given up while that lasts."""
+        with self._lock:
+            if not self._is_given_up():
+                act()
 
     def _write(self) -> None:
         """Store the newest detail, until there is no newer one."""

@@ -23,6 +23,7 @@ from domain.record import StepRecord
 from domain.state import idempotency_key
 from domain.task import AgentTask
 from domain.values import loads
+from stores.emissions import RESET, Emission
 
 
 class StepCall(RecordedCall):
@@ -72,8 +73,7 @@ class StepCall(RecordedCall):
         record = activation.task.steps.get(self.path)
         attempt = 1 if record is None else record.attempt + 1
         limits = limits_of(self.settings, None if record is None else record.began, activation.runtime.clock.now())
-        was_entered = attempt > 1 or (self.settings.idempotent and activation.number > 1)
-        last, cancelled = await self._last_heartbeat() if was_entered else (None, False)
+        last, cancelled = await self._last_heartbeat() if self._was_entered(attempt) else (None, False)
         cancelled = cancelled or waited
         detail = None if last is None else self._decoded(loads(last), "the last heartbeat")
         body = Body(activation, self._info(attempt, detail), limits or NO_LIMITS, cleans_up=self.line.cancelled)
@@ -92,6 +92,7 @@ class StepCall(RecordedCall):
             if await self._start(doubt) or cancelled or await self._cancellation_waits():
                 await self._cancelled(attempt)
             elif not self._was_delivered():
+                self._forget_emissions(attempt)
                 ended = await self._enter("body", body, step.fn, self.args, self.kwargs, is_async=step.is_async)
                 if self._is_cut_short(ended):
                     activation.leave_body(body)
@@ -366,6 +367,18 @@ class StepCall(RecordedCall):
         else:
             self._reach(f"{kind}.after", body.info)
         return ended
+
+    def _was_entered(self, attempt: int) -> bool:
+        """Tell whether the body may have been entered before this attempt."""
+        return attempt > 1 or (self.settings.idempotent and self.activation.number > 1)
+
+    def _forget_emissions(self, attempt: int) -> None:
+        """Have followers forget what earlier attempts have emitted: this one says it anew."""
+        if self._was_entered(attempt):
+            activation, task = self.activation, self.activation.task
+            runtime, recorder = activation.runtime, activation.store.recorder
+            reset = Emission(self.path, attempt, activation.number, RESET, "", "", runtime.clock.now())
+            runtime.output.add(recorder, task.id, task.birth, [reset])
 
     async def _last_heartbeat(self) -> tuple[str | None, bool]:
         """Give the last detail as it is stored, and whether a cancellation from outside came meanwhile."""

@@ -86,6 +86,19 @@ class _Awaiting:
         return job.done.is_set()
 
 
+class LoopBell:
+    """What rings an asyncio event from any thread."""
+
+    def __init__(self, event: Any, loop: Any) -> None:
+        self.event = event
+        self._loop = loop
+
+    def set(self) -> None:
+        """Ring."""
+        with suppress(RuntimeError):  # the loop was closed, nobody waits
+            self._loop.call_soon_threadsafe(self.event.set)
+
+
 BLOCKING: Colour = _Blocking()
 AWAITING: Colour = _Awaiting()
 

@@ -13,12 +13,14 @@ from typing import Any
 from actors.check import Verdict
 from actors.history import history_text, to_history
 from actors.showing import plain_json
+from actors.updates import Emitted, Update
 from actors.view import ApprovalView, describe, state_of
 from domain.events import Completed, Released, StepSucceeded, TaskEvent
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.state import idempotency_key
 from domain.task import AgentTask
+from domain.values import loads
 from stores import IndexRow
 
 
@@ -103,6 +105,16 @@ def approval_document(task: AgentTask, approval: ApprovalView) -> dict[str, Any]
         "asked": moment(approval.at),
         "waited_for": approval.waited_for,
     }
+
+
+def update_document(update: Update) -> dict[str, Any]:
+    """Give an update as a program reads it: its cursor, its class as the type, its time, and its own fields."""
+    facts = dict(vars(update))
+    document = {"cursor": facts.pop("cursor"), "type": type(update).__name__, "at": moment(facts.pop("at"))}
+    if isinstance(update, Emitted):
+        facts["value"] = plain_json(loads(facts.pop("stored")))
+    times = {name: moment(facts[name]) for name in ("until", "retry_at") if name in facts}
+    return document | facts | times
 
 
 def check_document(url: str, verdicts: list[Verdict], counts: Mapping[str, int]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from actors.definitions import AnyAgent
 from actors.leaving import Signals
 from actors.ref import TaskRef
 from actors.system import GRACE, AgentSystem
-from actors.view import clock_time, headline, pause_id, wait_text
+from actors.view import clock_time, headline, pause_id, wait_name, wait_text
 from actors.wording import (
     ago,
     decision,
@@ -33,7 +33,6 @@ from actors.wording import (
     span,
     traceback_text,
     until,
-    wait_name,
 )
 from domain.events import (
     Activated,
@@ -326,10 +325,15 @@ def _follow(follower: Follower, hint: threading.Event, signals: Signals) -> None
 
 def say(word: str, text: str) -> None:
     """Print a line on standard error: its first word, coloured on a terminal, and the rest."""
-    head = typer.style(f"{word:<8}  ", fg=_COLOURS.get(word)) if word else ""
+    head = head_of(word) if word else ""
     if head or text:
         with suppress(OSError):  # whether anybody can read it decides nothing about the task
             typer.echo(head + text, err=True)
+
+
+def head_of(word: str) -> str:
+    """Give the beginning of a line: its first word, coloured where it is written to a terminal."""
+    return typer.style(f"{word:<8}  ", fg=_COLOURS.get(word))
 
 
 def _folded(task: AgentTask | None, events: list[TaskEvent]) -> AgentTask:

@@ -137,10 +137,14 @@ class Unknown:
     why: str = ""
 
 
-def checked(value: Any, limit: int = VALUE_LIMIT) -> Any:
+ELSEWHERE = " (AgentSystem(value_limit=…)): keep it elsewhere, and store where it is"
+
+
+def checked(value: Any, limit: int = VALUE_LIMIT, way_out: str = ELSEWHERE) -> Any:
     """Encode a value for the log.
 
-    Raises UnstorableValueError for one that it cannot give back, or that takes more than `limit` bytes.
+    Raises UnstorableValueError for one that it cannot give back, or that takes more than `limit` bytes; `way_out` tells
+    what to do then.
     """
     if type(value) is CoroutineType:
         value.close()
@@ -155,8 +159,7 @@ def checked(value: Any, limit: int = VALUE_LIMIT) -> Any:
     if size > min(limit, VALUE_WARNING):
         if size > limit:
             raise UnstorableValueError(
-                f"the value takes {size:,} bytes, the limit is {limit:,} (AgentSystem(value_limit=…)): keep it"
-                " elsewhere, and store where it is",
+                f"the value takes {size:,} bytes, the limit is {limit:,}{way_out}",
                 path="value",
                 type_name=type(value).__qualname__,
             )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import closing
 from shlex import quote
-from typing import Annotated, get_args
+from typing import Annotated, NoReturn, get_args
 
 import typer
 
@@ -48,14 +49,31 @@ def list_tasks(
         typer.echo(f"perdure: {opened.url} · no such tasks", err=True)
 
 
-def show(id: TaskId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
+def show(
+    id: TaskId,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Tell what happens, as it comes, until the end.")] = False,
+    after: Annotated[
+        int | None, typer.Option("--after", metavar="CURSOR", help="With --follow: go on behind it.")
+    ] = None,
+) -> None:
     """Show a task's log as a table, and why it is held or failed.
 
     Of a log that cannot be read it shows what stands before the damage. Exit code 1 then. With --json it prints all
     that is known of the task; as a file it is a history, which `actors.testing.replay_history` replays.
+
+    With --follow it tells from the beginning, line by line, what happens and what steps emit, and leaves when the task
+    has ended. With --json besides, each line is a document with a cursor.
     """
+    if after is not None and (not follow or after < 0):
+        raise CommandError("--after takes a cursor, a whole number from 0, and goes with --follow")
     with closing(existing(store)) as opened:
-        task, events, error = _read_log(opened, full_id(opened, id))
+        task_id = full_id(opened, id)
+        if follow:
+            _follow(opened, task_id, after or 0, as_json=as_json)
+            return
+        task, events, error = _read_log(opened, task_id)
         workers = opened.workers.live()
     if task is not None and as_json:
         typer.echo(text_of(task_document(task, events, workers, error)))
@@ -65,12 +83,27 @@ def show(id: TaskId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -
         typer.echo(status_line(task, workers) + "\n")
         print_log(events)
     if error is not None:
-        sys.stdout.flush()
-        complain(error)
-        typer.echo(f"mended, it goes on after: perdure release {plain(quote(error.task_id))}", err=True)
-        raise typer.Exit(1)
+        _refuse_damaged(error)
     if task is not None and not as_json:
         _tell_ending(task, store)
+
+
+def _follow(store: Store, id: str, after: int, *, as_json: bool) -> None:
+    from actors.live import follow_task  # noqa: PLC0415  for who looks on
+
+    try:
+        follow_task(store, id, after, as_json=as_json)
+    except UnreadableTaskError as error:
+        _refuse_damaged(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(128 + signal.SIGINT) from None
+
+
+def _refuse_damaged(error: UnreadableTaskError) -> NoReturn:
+    sys.stdout.flush()
+    complain(error)
+    typer.echo(f"mended, it goes on after: perdure release {plain(quote(error.task_id))}", err=True)
+    raise typer.Exit(1)
 
 
 def tree(store: StoreUrl = DEFAULT_STORE) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from actors.colours import LoopBell
 from actors.context import lend_place, refuse_inside_agent, refuse_on_any_loop, refuse_on_loop
+from actors.feed import Feed
 from actors.notice import Also, Notice
 from actors.patience import CLIENT_PATIENCE
 from actors.remote import Reach, Reached
@@ -158,6 +160,32 @@ class TaskRef(Reached, Generic[R]):
         refuse_inside_agent("on_end_async()", "call it in a step, or where the task was spawned")
         return await self._call(partial(self.on_end, callback, also=also))
 
+    def follow(self, after: int = 0) -> Feed:
+        """Give what happens to the task, as it comes: an iterator for `for`, and for `async for`.
+
+            for update in system.task("report-7").follow():
+                match update:
+                    case StepBegan(name=name):
+                        print(name)
+                    case Emitted(channel="text", value=text):
+                        print(text, end="")
+
+        Updates are `StepBegan`, `StepEnded`, `Emitted`, `Reset`, `TaskWaiting`, `TaskHeld`, `TaskReleased` and, at
+        last, `TaskEnded`; a hold ends nothing. Each has a cursor, an int that only grows, and serves a browser as
+        `Last-Event-ID`: with `after` one goes on behind it, in any process, without a gap or a repeat.
+
+        Not guaranteed: what `emit` does not. An update of another process is seen within 50 ms while the task runs,
+        else within half a second.
+
+        Raises ValueError for a cursor that is none, InsideTaskError in an agent between its steps. The iterator raises
+        UnknownTaskError, also where the task was deleted meanwhile, UnreadableTaskError, SystemClosedError,
+        StoreUnavailableError when the store was away for 30 s; `for` on an event loop BlockingCallError.
+        """
+        refuse_inside_agent("follow()", "call it in a step")
+        if type(after) is not int or after < 0:
+            raise ValueError(f"a cursor is a whole number from 0, as an update has it, not {after!r}")
+        return Feed(self._system, self.id, after)
+
     def _outcome(self, row: IndexRow) -> R:
         if row.status == "held":
             why = row.note if row.hold == UNREADABLE else self.describe().why
@@ -179,19 +207,6 @@ def _cancelled(task_id: str, ending: Cancelled) -> TaskCancelledError:
     message = f"task {task_id} was cancelled by {ending.by}{why}{cut}{doubts}"
     facts = {"reason": ending.reason, "by": ending.by, "doubts": ending.doubts, "cut": ending.cut}
     return TaskCancelledError(message, task_id=task_id, **facts)
-
-
-class LoopBell:
-    """What rings an asyncio event from any thread."""
-
-    def __init__(self, event: Any, loop: Any) -> None:
-        self.event = event
-        self._loop = loop
-
-    def set(self) -> None:
-        """Ring."""
-        with contextlib.suppress(RuntimeError):  # the loop was closed, nobody waits
-            self._loop.call_soon_threadsafe(self.event.set)
 
 
 class _Wait:

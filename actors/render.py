@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from actors.view import clock_time, strikes_text
+from actors.view import clock_time, strikes_text, wait_name
 from actors.wording import (
     ago,
     brief,
@@ -26,7 +26,6 @@ from actors.wording import (
     received_text,
     shortened,
     shown,
-    wait_name,
     where,
 )
 from domain.events import (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from actors.clock import Clock
 from actors.definitions import step_of
 from actors.info import VALUE_LIMIT
+from actors.output import Output
 from actors.threads import Threads
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Runtime:
         self.value_limit = value_limit
         self.threads = Threads("perdure-body")
         self.commits = Threads("perdure-commit", limit=COMMITTERS)
+        self.output = Output(self.threads)
         self.entities: Any = None  # the `Entities` of the system, which has made this
         self._loop: SharedLoop | None = None
         self._making = threading.Lock()
@@ -43,7 +45,8 @@ class Runtime:
             return self._loop
 
     def close(self) -> None:
-        """Send idle threads home, cancel what is left on the loop, and end it."""
+        """Store what was emitted, send idle threads home, cancel what is left on the loop, and end it."""
+        self.output.close()
         self.threads.dismiss()
         self.commits.dismiss()
         if self._loop is not None:

@@ -31,6 +31,7 @@ class Scope:
         self.path = path
         self.beside = beside
         self.asked = 0
+        self.emitted_at = -1
         self.opened: set[str] = set()
         self.passed_over: Differs | None = None
         self.cancelled = False

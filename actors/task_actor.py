@@ -163,6 +163,7 @@ class TaskActor(EventSourcedActor):
             self.rehydrated.append(lambda task, now: task.passivate(number, now, [], due=due))
             return
         closed = activation.settle()
+        activation.flush()
         if self.task.held is not None and self.task.held.reason in FOR_CODE:
             self.worker.held_here[self.task.id, self.task.birth] = self.task.version
         if closed is not None:

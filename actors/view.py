@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from actors.showing import plain_json, value_text
-from domain.events import CancelDelivered, Cancelled, Failed, Released, StepFailed
+from domain.events import CancelDelivered, Cancelled, Failed, Released, StepFailed, WaitBegan, WaitEnded
 from domain.faults import Fault
 from domain.record import STEP, StepRecord
 from domain.state import DIFFERS, FAILED_STEP, IN_DOUBT, STRIKES, UNKNOWN_CLASS, Status, idempotency_key
@@ -194,6 +194,11 @@ def wait_text(task: AgentTask, wait: Wait) -> str:
     if wait.kind == CHILD:
         return f"child {wait.name}"
     return "a time" if wait.kind == TIMER else "the first of several"
+
+
+def wait_name(event: WaitBegan | WaitEnded | CancelDelivered) -> str:
+    """Give the name of a step, or of a wait: what it is for."""
+    return f"{event.kind} {event.name}" if event.kind in (SIGNAL, APPROVAL, CHILD) else event.name
 
 
 def _joined(*parts: str) -> str:

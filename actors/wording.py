@@ -12,11 +12,11 @@ from typing import Any, TextIO
 
 from actors.showing import value_text
 from actors.view import clock_time, explain, fault_of, headline
-from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, WaitBegan, WaitEnded
+from domain.events import Released, SignalReceived, StepFailed, WaitEnded
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import AgentTask
-from domain.waits import APPROVAL, CHILD, RESERVED, SIGNAL, TIMER
+from domain.waits import RESERVED, TIMER
 from stores import IndexRow
 
 UNLIMITED = sys.maxsize
@@ -162,11 +162,6 @@ def traceback_text(fault: Fault) -> str:
     lines = fault.traceback.expandtabs(4).splitlines()
     last = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1)
     return "\n".join(f"  {plain(line)}" for line in lines[: last + 1])
-
-
-def wait_name(event: WaitBegan | WaitEnded | CancelDelivered) -> str:
-    """Give the name of a step, or of a wait: what it is for."""
-    return f"{event.kind} {event.name}" if event.kind in (SIGNAL, APPROVAL, CHILD) else event.name
 
 
 def how_it_ended(event: WaitEnded) -> str:

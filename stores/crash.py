@@ -13,6 +13,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
 
+from stores.emissions import Emission
 from stores.errors import StoreClosedError
 from stores.recorder import RowOf, TaskRecorder
 from stores.store import Store
@@ -258,6 +259,17 @@ class _CrashingRecorder(TaskRecorder):
 
     def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
         self._inner.delete_heartbeats(task_id, path)
+
+    def save_emissions(self, task_id: str, birth: str, rows: Sequence[Emission]) -> None:
+        self._inner.save_emissions(task_id, birth, rows)  # no crash point, for the reason of `save_beat`
+
+    def select_emissions(
+        self, task_id: str, birth: str, *, after: tuple[int, int] = (0, 0), upto: int, limit: int
+    ) -> list[Emission]:
+        return self._inner.select_emissions(task_id, birth, after=after, upto=upto, limit=limit)
+
+    def delete_emissions(self, task_id: str) -> None:
+        self._inner.delete_emissions(task_id)
 
     def save_beat(self, worker: str, count: int, lease: float) -> None:
         self._inner.save_beat(worker, count, lease)  # no crash point: how many there are must not depend on the time

@@ -1,11 +1,13 @@
 """The store in memory: same contract, gone with its process. For tests and for trying things out."""
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
 import eventsourcing.popo as es_popo
 from eventsourcing.persistence import StoredEvent
 
+from stores.emissions import EMIT, LAST_NUMBER, MOST_EMISSIONS, RESET, Emission
 from stores.errors import AppendConflictError
 from stores.lifetime import Resource
 from stores.recorder import RowOf, TaskRecorder, check_append
@@ -24,6 +26,7 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         es_popo.POPOAggregateRecorder.__init__(self)
         self._index: dict[str, IndexRow] = {}
         self._heartbeats: dict[str, dict[str, tuple[str, int, str]]] = {}
+        self._emissions: dict[str, tuple[str, deque[Emission]]] = {}
         self._beats: dict[str, tuple[int, float]] = {}
         Resource.__init__(self, url)
 
@@ -166,6 +169,38 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
             else:
                 self._heartbeats.get(task_id, {}).pop(path, None)
 
+    def save_emissions(self, task_id: str, birth: str, rows: Sequence[Emission]) -> None:
+        self.check()
+        with self._database_lock:
+            entry = self._index.get(task_id)
+            if entry is None or entry.birth != birth:
+                return
+            said = self._said(task_id, birth)
+            for row in rows:
+                base, number = (said[-1].base, said[-1].number) if said else (0, 0)
+                if row.activation < entry.activation or number == LAST_NUMBER or not _counts(said, row):
+                    continue
+                said.append(row._replace(base=max(base, entry.head), number=number + 1))
+            if said:
+                self._emissions[task_id] = birth, said
+
+    def _said(self, task_id: str, birth: str) -> deque[Emission]:
+        found = self._emissions.get(task_id)
+        return found[1] if found is not None and found[0] == birth else deque(maxlen=MOST_EMISSIONS)
+
+    def select_emissions(
+        self, task_id: str, birth: str, *, after: tuple[int, int] = (0, 0), upto: int, limit: int
+    ) -> list[Emission]:
+        self.check()
+        with self._database_lock:
+            said = self._said(task_id, birth)
+            return [row for row in said if (row.base, row.number) > after and row.base <= upto][:limit]
+
+    def delete_emissions(self, task_id: str) -> None:
+        self.check()
+        with self._database_lock:
+            self._emissions.pop(task_id, None)
+
     def save_beat(self, worker: str, count: int, lease: float) -> None:
         self.check()
         with self._database_lock:
@@ -190,6 +225,11 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         self.check()
         with self._database_lock:
             return list(self._index.values())
+
+
+def _counts(said: deque[Emission], row: Emission) -> bool:
+    """Tell whether a row is to be stored: a reset only where there is something to reset."""
+    return row.kind != RESET or next((each.kind for each in reversed(said) if each.path == row.path), RESET) == EMIT
 
 
 class MemoryStore(Store):

@@ -10,13 +10,14 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
+from stores.emissions import Emission
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 
 RowOf = Callable[[str, IndexRow | None], IndexRow | None]
 
 
 class TaskRecorder(ApplicationRecorder):
-    """Stored events and the task index, changed together or not at all; heartbeats and workers' beats beside them.
+    """Stored events and the task index, changed together or not at all; beside them heartbeats, emissions, beats.
 
     Guarantee: an append that returned is committed, and survives what its store's docstring says; one that
     raised AppendConflictError, IntegrityError or an error of `inside` has left nothing. Any thread may
@@ -154,6 +155,28 @@ class TaskRecorder(ApplicationRecorder):
 
         Not guaranteed: that none comes later, from a body that is still running.
         """
+
+    @abstractmethod
+    def save_emissions(self, task_id: str, birth: str, rows: Sequence[Emission]) -> None:
+        """Store what a task has said, in this order, after what it said before; all or nothing, and never in the log.
+
+        Left out are: all of it where the index has no row of that task and birth; what is of an older activation than
+        that row's; a reset where nothing of its path was stored since its last one. Of a task the newest 10,000 rows
+        are kept, and none of another birth. `base` and `number` are set here, whatever they are.
+
+        Guaranteed: (base, number) rises from commit to commit, and a row with base v was committed while v was the
+        task's head. Not guaranteed: that nothing is stored twice, asked again after a commit of unknown fate.
+        """
+
+    @abstractmethod
+    def select_emissions(
+        self, task_id: str, birth: str, *, after: tuple[int, int] = (0, 0), upto: int, limit: int
+    ) -> list[Emission]:
+        """Give what a task has said, in order: rows after this (base, number), of a base of at most `upto`."""
+
+    @abstractmethod
+    def delete_emissions(self, task_id: str) -> None:
+        """Delete what a task has said, whatever its birth; none is no error. Not guaranteed: that none comes later."""
 
     @abstractmethod
     def save_beat(self, worker: str, count: int, lease: float) -> None:

@@ -10,7 +10,8 @@ from uuid import UUID
 import eventsourcing.sqlite as es_sqlite
 from eventsourcing.persistence import StoredEvent
 
-from stores import beats, heartbeats, task_index
+from stores import beats, emissions, heartbeats, task_index
+from stores.emissions import Emission
 from stores.errors import AppendConflictError
 from stores.file_lock import locked, os_errors
 from stores.recorder import RowOf, TaskRecorder, check_append
@@ -29,6 +30,7 @@ _LATER = {
     "task_held": task_index.CREATE_HELD,
     "beats": beats.CREATE,
     "task_ready": task_index.CREATE_READY,
+    "emissions": emissions.CREATE,
 }
 _NO_MORE = {"task_due": task_index.DROP_DUE}
 """What the first files were made without, and what only they were made with: by name, how to change that.
@@ -226,6 +228,18 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
     def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
         sql, key = (heartbeats.DELETE, [task_id]) if path is None else (heartbeats.DELETE_ONE, [task_id, path])
         self.datastore.write(lambda cursor: cursor.execute(sql, key))
+
+    def save_emissions(self, task_id: str, birth: str, rows: Sequence[Emission]) -> None:
+        self.datastore.write(lambda cursor: emissions.save(cursor, task_id, birth, rows))
+
+    def select_emissions(
+        self, task_id: str, birth: str, *, after: tuple[int, int] = (0, 0), upto: int, limit: int
+    ) -> list[Emission]:
+        rows = self.datastore.read(emissions.SELECT, [task_id, birth, *after, upto, limit])
+        return [Emission(*row) for row in rows]
+
+    def delete_emissions(self, task_id: str) -> None:
+        self.datastore.write(lambda cursor: cursor.execute(emissions.DELETE, (task_id,)))
 
     def save_beat(self, worker: str, count: int, lease: float) -> None:
         self.datastore.write(lambda cursor: cursor.execute(beats.SAVE, (worker, count, lease)))

@@ -27,6 +27,7 @@ from stores import (
     open_store,
 )
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
+from stores.emissions import EMIT, LAST_NUMBER, MOST_EMISSIONS, RESET, Emission
 from stores.sqlite import ROWS_AT_ONCE
 from stores.task_index import START, Place, place
 
@@ -383,6 +384,146 @@ def test_a_beat_is_overwritten_by_the_next_whatever_it_counts_until_it_is_delete
     assert contents(store) == ([], {})
 
 
+def said(path: str, value: str = "", *, attempt: int = 1, activation: int = 0, kind: str = EMIT) -> Emission:
+    return Emission(path, attempt, activation, kind, "text", value, 5.0)
+
+
+def emitted(store: Store, task_id: str = "a", **bounds: object) -> list[tuple[int, int, str]]:
+    bounds = {"upto": 99, "limit": 99_999} | bounds
+    rows = store.recorder.select_emissions(task_id, f"birth-of-{task_id}", **bounds)
+    return [(row.base, row.number, row.value if row.kind == EMIT else f"reset {row.path}") for row in rows]
+
+
+def grow(store: Store, entry: IndexRow, **facts: object) -> IndexRow:
+    """Append one event to a task."""
+    longer = entry._replace(head=entry.head + 1, **facts)
+    store.recorder.insert_events(events(entry.id, longer.head), entry=longer, expected=(entry.birth, entry.head))
+    return longer
+
+
+def test_emissions_come_back_as_they_are_in_the_order_of_their_commits_and_of_events(store: Store) -> None:
+    entry, recorder = create(store), store.recorder
+    rows = [said("1", "one"), said("2-", "two", attempt=3)._replace(channel="log", at=7.25, base=50, number=50)]
+    recorder.save_emissions("a", entry.birth, rows)
+    entry = grow(store, entry)
+    recorder.save_emissions("a", entry.birth, [said("1", "three")])
+    stored = recorder.select_emissions("a", entry.birth, upto=2, limit=9)
+    assert stored[:2] == [rows[0]._replace(base=1, number=1), rows[1]._replace(base=1, number=2)]
+    assert emitted(store) == [(1, 1, "one"), (1, 2, "two"), (2, 3, "three")]
+    assert emitted(store, after=(1, 1)) == [(1, 2, "two"), (2, 3, "three")]
+    assert emitted(store, after=(1, 9)) == emitted(store, after=(2, 0)) == [(2, 3, "three")]
+    assert emitted(store, upto=1, limit=1) == [(1, 1, "one")]
+    assert emitted(store, upto=1) == [(1, 1, "one"), (1, 2, "two")]
+    assert emitted(store, upto=0) == emitted(store, limit=0) == emitted(store, after=(2, 3)) == []
+    assert [event.originator_version for event in recorder.select_events("a")] == [1, 2]
+    assert recorder.select_entry("a") == entry
+
+
+def test_what_a_task_emits_that_is_not_there_or_has_another_birth_is_left_out(store: Store) -> None:
+    entry = create(store)
+    store.recorder.save_emissions("ghost", "birth-of-ghost", [said("1", "x")])
+    store.recorder.save_emissions("a", "another", [said("1", "x")])
+    assert emitted(store) == emitted(store, "ghost") == []
+    assert store.recorder.select_emissions("a", "another", upto=9, limit=9) == []
+    store.recorder.save_emissions("a", entry.birth, [])
+    assert emitted(store) == []
+
+
+def test_what_an_older_activation_emits_is_left_out(store: Store) -> None:
+    entry = create(store, activation=2)
+    rows = [said("1", "old", activation=1), said("1", "new", activation=2), said("1", activation=1, kind=RESET)]
+    store.recorder.save_emissions("a", entry.birth, rows)
+    assert emitted(store) == [(1, 1, "new")]
+
+
+def test_a_reset_is_stored_only_where_there_is_something_to_reset(store: Store) -> None:
+    recorder, birth = store.recorder, create(store).birth
+    reset = said("1", kind=RESET)
+    recorder.save_emissions("a", birth, [reset, said("2", "x"), reset])
+    assert emitted(store) == [(1, 1, "x")]
+    recorder.save_emissions("a", birth, [said("1", "y"), said("2", "z"), reset, reset, said("1", "w")])
+    recorder.save_emissions("a", birth, [reset, reset])
+    recorder.save_emissions("a", birth, [reset])
+    assert emitted(store)[1:] == [(1, 2, "y"), (1, 3, "z"), (1, 4, "reset 1"), (1, 5, "w"), (1, 6, "reset 1")]
+
+
+def test_only_the_newest_emissions_of_a_task_are_kept(store: Store) -> None:
+    recorder, entry = store.recorder, create(store)
+    other = create(store, "b")
+    recorder.save_emissions("b", other.birth, [said("1", "of b")])
+    recorder.save_emissions("a", entry.birth, [said("1", str(n)) for n in range(MOST_EMISSIONS - 1)])
+    assert len(emitted(store)) == MOST_EMISSIONS - 1
+    entry = grow(store, entry)
+    recorder.save_emissions("a", entry.birth, [said("1", "x") for _ in range(4)])
+    kept = emitted(store)
+    assert (len(kept), kept[0], kept[-1]) == (MOST_EMISSIONS, (1, 4, "3"), (2, MOST_EMISSIONS + 3, "x"))
+    recorder.save_emissions("a", entry.birth, [said("1", str(n)) for n in range(2 * MOST_EMISSIONS)])
+    kept = emitted(store)
+    assert (len(kept), kept[0][1:]) == (MOST_EMISSIONS, (2 * MOST_EMISSIONS + 4, str(MOST_EMISSIONS)))
+    assert emitted(store, "b") == [(1, 1, "of b")]
+
+
+def test_emissions_end_where_their_numbers_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (stores.emissions, stores.memory):
+        monkeypatch.setattr(module, "LAST_NUMBER", 2)
+    entry = create(store)
+    store.recorder.save_emissions("a", entry.birth, [said("1", text) for text in "xyz"])
+    assert emitted(store) == [(1, 1, "x"), (1, 2, "y")]
+    assert LAST_NUMBER == 2**24 - 1
+
+
+def test_emissions_of_an_older_birth_go_with_the_first_of_the_next(store: Store) -> None:
+    entry, recorder = create(store), store.recorder
+    recorder.save_emissions("a", entry.birth, [said("1", "old"), said("1", "older")])
+    recorder.rebuild_index(lambda task_id, old: old._replace(birth="next"))
+    recorder.save_emissions("a", "next", [said("1", kind=RESET), said("1", "new")])
+    assert emitted(store) == []
+    (row,) = recorder.select_emissions("a", "next", upto=9, limit=9)
+    assert (row.value, row.number) == ("new", 1)
+
+
+def test_the_numbers_of_emissions_never_go_back_even_where_the_head_does(store: Store) -> None:
+    entry, recorder = grow(store, create(store)), store.recorder
+    recorder.save_emissions("a", entry.birth, [said("1", "x")])
+    recorder.update_index(entry._replace(head=1), expected=(entry.birth, 2))  # a log that has lost its end
+    for text in "yz":
+        recorder.save_emissions("a", entry.birth, [said("1", text)])
+    assert emitted(store) == [(2, 1, "x"), (2, 2, "y"), (2, 3, "z")]
+
+
+def test_emissions_are_deleted_by_task(store: Store) -> None:
+    for entry in (create(store, "a"), create(store, "b")):
+        store.recorder.save_emissions(entry.id, entry.birth, [said("1", "x")])
+    for name in ("a", "a", "nobody"):
+        store.recorder.delete_emissions(name)
+    assert (emitted(store), emitted(store, "b")) == ([], [(1, 1, "x")])
+    store.recorder.save_emissions("a", "birth-of-a", [said("1", "again")])
+    assert emitted(store) == [(1, 1, "again")]
+
+
+def test_what_is_emitted_between_two_appends_stands_between_them_whatever_else_is_written(store: Store) -> None:
+    entry, start = create(store), threading.Barrier(2)
+    heads: list[tuple[int, int]] = []
+
+    def append() -> None:
+        row = entry
+        start.wait(TIMEOUT)
+        for _ in range(40):
+            row = grow(store, row)
+
+    appending = threading.Thread(target=append)
+    appending.start()
+    start.wait(TIMEOUT)
+    for number in range(40):
+        before = store.recorder.select_entry("a").head
+        store.recorder.save_emissions("a", entry.birth, [said("1", str(number))])
+        heads.append((before, store.recorder.select_entry("a").head))
+    appending.join(TIMEOUT)
+    rows = emitted(store)
+    assert [row[1:] for row in rows] == [(number + 1, str(number)) for number in range(40)]
+    assert all(before <= base <= after for (base, _, _), (before, after) in zip(rows, heads, strict=True))
+
+
 def test_ready_is_what_is_due_known_and_not_of_a_busy_owner(store: Store) -> None:
     late = create(store, "a", due=3.0)
     early = create(store, "b", due=1.0, owner="dead")
@@ -449,6 +590,9 @@ def test_hostile_text_comes_back(store: Store) -> None:
     assert store.recorder.select_entries(agent=text) == [entry]
     assert store.recorder.select_entries(prefix=text) == store.recorder.select_entries(prefix=text[:-1]) == [entry]
     assert store.recorder.select_ids() == [text]
+    store.recorder.save_emissions(text, entry.birth, [said(text, text)._replace(channel=text)])
+    (found,) = store.recorder.select_emissions(text, entry.birth, upto=1, limit=1)
+    assert (found.path, found.channel, found.value) == (text, text, text)
     store.recorder.save_heartbeat(text, text, text, 1, text)
     assert store.recorder.select_heartbeat(text, text, text) == (1, text)
     store.recorder.delete_heartbeats(text, text)
@@ -512,6 +656,9 @@ def test_after_close_everything_says_so(store: Store) -> None:
         lambda: recorder.save_heartbeat("a", "x", "1", 1, ""),
         lambda: recorder.select_heartbeat("a", "x", "1"),
         lambda: recorder.delete_heartbeats("a"),
+        lambda: recorder.save_emissions("a", "x", []),
+        lambda: recorder.select_emissions("a", "x", upto=1, limit=1),
+        lambda: recorder.delete_emissions("a"),
         lambda: recorder.save_beat("w", 1, 1.0),
         recorder.select_beats,
         lambda: recorder.delete_beat("w"),
@@ -618,12 +765,15 @@ entries = st.builds(
 births = st.sampled_from(["x", "y"])
 paths = st.sampled_from(["1", "2"])
 marks = st.none() | st.tuples(births, heads)
+sayings = st.builds(said, paths, activation=heads, kind=st.sampled_from([EMIT, RESET]))
 acts = st.one_of(
     st.tuples(st.just("insert"), entries, marks, st.integers(0, 3)),
     st.tuples(st.just("update"), entries, st.tuples(births, heads)),
     st.tuples(st.just("replace"), st.lists(entries, max_size=3, unique_by=lambda entry: entry.id)),
     st.tuples(st.just("beat"), names, births, paths, st.integers(1, 3), st.sampled_from(["", "half"])),
     st.tuples(st.just("forget"), names, st.none() | paths),
+    st.tuples(st.just("say"), names, births, st.lists(sayings, max_size=4)),
+    st.tuples(st.just("unsay"), names),
 )
 
 
@@ -645,6 +795,10 @@ def perform(store: Store, act: tuple) -> str:
                 recorder.save_heartbeat(*heartbeat)
             case ("forget", task_id, path):
                 recorder.delete_heartbeats(task_id, path)
+            case ("say", *emissions):
+                recorder.save_emissions(*emissions)
+            case ("unsay", task_id):
+                recorder.delete_emissions(task_id)
     except (AppendConflictError, IntegrityError) as error:
         return f"{type(error).__name__} {getattr(error, 'found', None)}"
     return "done"
@@ -653,6 +807,11 @@ def perform(store: Store, act: tuple) -> str:
 def heartbeats(store: Store) -> list[tuple[int, str] | None]:
     keys = itertools.product(["a", "b", "c"], ["x", "y"], ["1", "2"])
     return [store.recorder.select_heartbeat(*key) for key in keys]
+
+
+def sayings_of(store: Store) -> list[list[Emission]]:
+    bounds = itertools.product(["a", "b", "c"], ["x", "y"], [(0, 0), (2, 1)], [1, 9])
+    return [store.recorder.select_emissions(*who, after=after, upto=upto, limit=9) for *who, after, upto in bounds]
 
 
 awkward = st.text(st.sampled_from("aAbé%_*'\0\ud7ff\ue000\U0010fffe\U0010ffff"), max_size=3)
@@ -684,6 +843,7 @@ def test_all_stores_agree_on_any_history(
             assert perform(memory, act) == perform(sqlite, act)
             assert contents(memory) == contents(sqlite)
             assert heartbeats(memory) == heartbeats(sqlite)
+            assert sayings_of(memory) == sayings_of(sqlite)
         recorders = (memory.recorder, sqlite.recorder)
         for after, limit in itertools.product([START, (0.0, "b"), (1.0, "")], [1, 9]):
             due = [

@@ -16,15 +16,18 @@ from actors import (
     AsyncAgent,
     AsyncStep,
     Doubt,
+    Emitted,
     Entity,
     EntityRef,
     FailTask,
+    Feed,
     Happened,
     NotHappened,
     Notice,
     Rejected,
     RetryPolicy,
     Step,
+    StepEnded,
     StepError,
     StepInfo,
     StepOptions,
@@ -34,9 +37,11 @@ from actors import (
     TaskRef,
     TaskView,
     Unknown,
+    Update,
     Watch,
     agent,
     branch,
+    emit,
     entity,
     event,
     gather,
@@ -101,6 +106,7 @@ async def fetch(url: str, *, times: float = 3.0) -> list[bytes]:
 @step(retry=RetryPolicy(retries=2), timeout=30, total_timeout=90.0, heartbeat_timeout=5, raises=(ValueError,))
 def slow(text: str) -> int:
     heartbeat()
+    emit(len(text), channel="progress")
     assert_type(step_info().heartbeat, Any)
     return len(text)
 
@@ -219,6 +225,16 @@ def program(system: AgentSystem) -> Iterator[TaskRef[Any]]:
     assert_type(task.on_end(tell), Watch)
     task.on_end(print, also=["held"])
     task.on_end(lambda notice: notice.status, also={"held", "restarted"}).cancel()
+    assert_type(task.follow(after=7), Feed)
+    for update in task.follow():
+        assert_type(update, Update)
+        match update:
+            case Emitted(channel="text", value=value):
+                assert_type(value, Any)
+            case StepEnded():
+                assert_type(update.error, str | None)
+            case _:
+                assert_type(update.at, float)
     try:
         task.result()
     except TaskHeldError as error:
@@ -242,6 +258,7 @@ async def program_async() -> float:
         await task.release_async(by="ann")
         await task.resolve_async("1", value=3, by="ann")
         assert_type(await task.on_end_async(tell, also=("restarted",)), Watch)
+        assert_type([update.cursor async for update in task.follow()], list[int])
         assert_type(await task, float)
         return await task.result_async(timeout=3)
 

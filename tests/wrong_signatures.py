@@ -85,6 +85,7 @@ def program(system: AgentSystem) -> None:
     system.task("a").resolve("1", value=text + words, rerun="yes")  # refused: it is a yes or a no
     system.task("a").on_end(answers)  # refused: it is told a Notice
     system.task("a").on_end(print, also=["ended"])  # refused: an end is told anyway
+    system.task("a").follow("7")  # refused: a cursor is a number
     system.tasks(status="done")  # refused: no such status
 
 

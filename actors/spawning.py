@@ -97,7 +97,7 @@ class Spawner(ABC):
         TaskConflictError where the id is in use otherwise, InsideTaskError in an agent between its steps,
         StoreUnavailableError after 30 s.
         """
-        refuse_inside_agent("spawn()", "call it in a step, with an id")
+        refuse_inside_agent("spawn()", "use spawn_child(…), or call it in a step, with an id")
         refuse_on_loop("spawn()", "await spawn_async(…)")
         home = self._home
         log = home.log
@@ -147,7 +147,7 @@ class Spawner(ABC):
         tags: Mapping[str, str] | None = None,
     ) -> TaskRef[Any]:
         """Do what `spawn` does, without blocking the event loop."""
-        refuse_inside_agent("spawn_async()", "call it in a step, with an id")
+        refuse_inside_agent("spawn_async()", "use spawn_child_async(…), or call it in a step, with an id")
         return await self._home.runtime.commits.call(
             functools.partial(self.spawn, agent, *args, id=id, deadline=deadline, tags=tags)
         )

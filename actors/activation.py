@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from actors.appender import Appender, Decide
+from actors.hints import Hints
 from actors.lines import HOPE, LINGER, Lines
 from actors.runtime import Runtime
 from domain.errors import OwnershipLost, StepError, Suspended
@@ -28,7 +28,9 @@ LOOK_AGAIN = 0.1
 
 
 class RunningBody(Protocol):
-    """A body, as its activation knows it."""
+    """A body, as its activation knows it; `undos` are those that it has registered so far."""
+
+    undos: list[tuple[str, object]]
 
     def call_off(self) -> None:
         """Let it know that its task was called off."""
@@ -40,31 +42,6 @@ class StopAsked(Exception):  # noqa: N818  control flow, caught where it is rais
 
     Its arguments are the paths of steps whose start is in the log all the same.
     """
-
-
-@dataclass
-class Hints:
-    """What a running activation and its surroundings tell each other, past the mailbox that its agent keeps busy.
-
-    `stop`, the worker's, and `way`, the task's own, are looked at before each body; after `over` nobody waits for
-    bodies any more. `proven` is called at the first outcome, `lend` while a body waits for a task. While not
-    `leased()`, no body begins; where it is `crowded()`, others stand in line for the place. `look` makes the worker
-    look for work at once, `ring` at a task that may run here.
-    """
-
-    stop: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
-    way: threading.Event = field(default_factory=threading.Event)
-    proven: Callable[[], None] = lambda: None
-    lend: Callable[[], AbstractContextManager[None]] = nullcontext
-    leased: Callable[[], bool] = lambda: True
-    crowded: Callable[[], bool] = lambda: False
-    look: Callable[[], None] = lambda: None
-    ring: Callable[[str], None] = lambda _: None
-
-    def asked_to_stop(self) -> bool:
-        """Tell whether no further body may start: the worker stops, or the task is to make way for another."""
-        return self.stop.is_set() or self.way.is_set()
 
 
 @dataclass(frozen=True)
@@ -187,13 +164,14 @@ class Activation(Lines):
             self.wait_over()
             with self._gate:
                 closed, runs, over = self.closed, bool(self._bodies), self.hints.over.is_set()
+                undos = self._undos()
                 if closed is not None or not runs:
                     self.closed = closed or Suspended(f"task {self.task.id}: this activation is over")
                     self._gate.notify_all()
                     return closed
             if over:
                 with suppress(BaseException):  # it closes the activation, which is looked at
-                    self.stop(here=True, cut_off=self.running)
+                    self.stop(here=True, cut_off=self.running, undos=undos)
 
     def _await_bodies(self) -> None:
         with self._gate:
@@ -255,13 +233,18 @@ class Activation(Lines):
         """Tell whether the task is to stop at this step boundary: by its worker, for a suspect, with its group."""
         return self.hints.asked_to_stop() or self.task.to_restart
 
-    def stop(self, *, here: bool, cut_off: Sequence[str] = ()) -> NoReturn:
-        """Stop between two steps, as asked, or where bodies were cut off; a probe ends this line of execution only."""
+    def stop(
+        self, *, here: bool, cut_off: Sequence[str] = (), undos: Sequence[tuple[str, str, object]] = ()
+    ) -> NoReturn:
+        """Stop between two steps, as asked, or where bodies were cut off; a probe ends this line of execution only.
+
+        `undos` are those that the bodies had registered, each with its path: what is in doubt may have to be undone.
+        """
         self.check()
         if self.probe:
             raise Suspended(f"task {self.task.id}: the code fits its log, as far as it goes")
         self.end(
-            lambda task, now: task.passivate(self.number, now, list(cut_off)),
+            lambda task, now: task.passivate(self.number, now, list(cut_off), undos=undos),
             Suspended(f"task {self.task.id} was stopped {'in a step' if cut_off else 'between two steps'}"),
             here=here,
         )
@@ -295,6 +278,10 @@ class Activation(Lines):
         """The paths of the bodies that run now."""
         with self._gate:
             return sorted(self._bodies.values())
+
+    def _undos(self) -> list[tuple[str, str, object]]:
+        """List what the bodies that run have registered, each with its path; the gate is held."""
+        return [(path, *undo) for body, path in self._bodies.items() for undo in list(body.undos)]
 
     def enter_body(self, body: RunningBody, path: str) -> None:
         """Take note that a body is about to run. Raises what the activation was closed by meanwhile."""
@@ -365,11 +352,17 @@ class Activation(Lines):
         if self.closed is not None:
             return
         self.appender.catch_up()
-        if self.task.cancel is not None:
-            with self._gate:
-                bodies = list(self._bodies)
-            for body in bodies:
-                body.call_off()
+        self.call_off()
+        self.wake()
+
+    def call_off(self) -> None:
+        """Let bodies and waits know where the task was called off, whichever append has brought the word here."""
+        if self.task.cancel is None or self.closed is not None:
+            return
+        with self._gate:
+            bodies = list(self._bodies)
+        for body in bodies:
+            body.call_off()
         self.wake()
 
     def expire(self) -> None:
@@ -391,9 +384,12 @@ class Activation(Lines):
             if self.closed is not None:
                 return False
             self.closed = Suspended(f"task {task.id} was cancelled, and its grace is over")
+            cut_off = self._undos()
             self._bodies.clear()
             self._gate.notify_all()
         logger.warning("task %s was cancelled, and its clean-up has not ended within %g s", task.id, task.cancel.grace)
+        if cut_off:
+            self.appender.append(lambda task, now: task.register_undos(self.number, now, cut_off))
         self.appender.append(lambda task, now: task.end_cancelled(self.number, now, cut=True))
         self.cancel()
         return True

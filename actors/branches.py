@@ -173,6 +173,7 @@ class _Gathering:
             _discard(branches)
             raise
         self._activation = caller.activation
+        self._cleans_up = caller.cancelled  # before the first branch hears of a cancellation: each gets it
         self._outcomes: list[Outcome] = [UNTOLD] * len(branches)
         self._next = iter(range(len(branches)))
         self._lock = threading.Lock()
@@ -246,7 +247,7 @@ class _Gathering:
         return number
 
     def _run(self, number: int) -> None:
-        scope = self._caller.branch(self._path, number + 1)
+        scope = self._scope(number)
         self._outcomes[number] = scope.run(partial(_plain, self._branches[number]), self._caller)
 
     # ------------------------------------------------------------------ async
@@ -290,12 +291,17 @@ class _Gathering:
         if self._cancelled:
             me.cancel()
         try:
-            scope = self._caller.branch(self._path, number + 1)
+            scope = self._scope(number)
             self._outcomes[number] = await scope.run_async(partial(_await, self._branches[number]), self._caller)
         except BaseException as error:
             self._outcomes[number] = Outcome(error=error)
 
     # ------------------------------------------------------------------ both
+
+    def _scope(self, number: int) -> Context:
+        scope = self._caller.branch(self._path, number + 1)
+        scope.cancelled = self._cleans_up
+        return scope
 
     def _settled(self) -> list[Any]:
         """Give the results in call order, or raise the first error; all branches have left."""

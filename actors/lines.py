@@ -20,6 +20,8 @@ LINGER = 1.0
 HOPE = 0.2
 """Seconds that a task which waits for others keeps its place, where nobody else needs it."""
 
+GLANCE = 0.05
+"""Seconds between two looks of who keeps its place for longer than that: a task that cleans up."""
 LOOK_AGAIN = 1.0
 """Seconds after which who waits in place looks at the clocks again: somebody may have set the one on the wall."""
 
@@ -137,7 +139,7 @@ class Lines(ABC):
         waited = time.monotonic() - self._newest
         if not self.keeps_place(waited):
             return False
-        self._gate.wait(max(0.0, HOPE - waited))
+        self._gate.wait(HOPE - waited if waited < HOPE else GLANCE)
         return True
 
     def _waits_for_hands(self) -> bool:

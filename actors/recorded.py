@@ -30,21 +30,26 @@ class Line(Protocol):
 
 
 class AnyCall:
-    """One call that takes a position."""
+    """One call that takes a position.
 
-    __slots__ = ("activation", "call", "colour", "line", "path")
+    `cleans_up` tells that its line knew of the cancellation of the task when it called; a line in whose scope another
+    one hears of it meanwhile still gets it here.
+    """
+
+    __slots__ = ("activation", "call", "cleans_up", "colour", "line", "path")
 
     def __init__(self, line: Line, call: Call) -> None:
         self.line = line
         self.activation = line.activation
+        self.cleans_up = line.cancelled
         self.colour = line.colour
         self.call = call
         self.path = call.path
 
     @property
     def cancels(self) -> bool:
-        """Whether the task was called off, and this line of its program has not heard of it."""
-        return self.activation.task.cancel is not None and not self.line.cancelled
+        """Whether the task was called off, and this line of its program had not heard of it when it called."""
+        return self.activation.task.cancel is not None and not self.cleans_up
 
     def may_go_on(self) -> None:
         """Stop where nothing new may begin: here ends what a replay can tell."""

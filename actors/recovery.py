@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
-from actors.activation import Hints
 from actors.directory import Directory
 from actors.groups import PermanentEntities
+from actors.hints import Hints
 from actors.outage import Outage
 from actors.outbox import Outbox
 from actors.second_looks import SecondLooks

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-from actors.activation import GRACE, Activation, Hints, Refusal
+from actors.activation import GRACE, Activation, Refusal
 from actors.appender import Appender
 from actors.context import Outcome, run_agent
 from actors.definitions import AnyAgent
 from actors.event_sourced import EventSourcedActor
+from actors.hints import Hints
 from actors.info import checked
 from actors.lines import LINGER
 from actors.raised import step_error_of

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from actors.showing import value_text
 from actors.view import clock_time, explain, fault_of, headline
-from domain.events import Released, SignalReceived, StepFailed, WaitEnded
+from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, WaitEnded
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import AgentTask
@@ -67,6 +67,8 @@ def outcome_of(record: StepRecord) -> tuple[str, str]:
         return "decided", decision(outcome)
     if isinstance(outcome, StepFailed):
         return "failed", brief(Fault.from_data(outcome.error))
+    if isinstance(outcome, CancelDelivered):
+        return "cancelled", "in doubt" if record.in_doubt else ""
     return "replayed", ""
 
 

@@ -118,7 +118,8 @@ def _approval_requested(task: AgentTask, event: ApprovalRequested) -> None:
 
 def _cancel_requested(task: AgentTask, event: CancelRequested) -> None:
     task.cancel, task.cancel_until = event, event.timestamp + event.grace
-    if task.waits:
+    rests = task.worker is None and task.due is not None and task.due > event.timestamp  # after a crash
+    if task.waits or rests:
         _go_on(task, event.timestamp)
 
 

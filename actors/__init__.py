@@ -31,8 +31,8 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     tenure, outage                        the rules of the lease; growing waits for the store
 #     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
 #     directory, supervisor                 who is active; what follows an end
-#     lease, second_looks, outbox, recovery beats and the frozen; what is held and looked at again; which parents have
-#                                           to be told; what is due
+#     lease, second_looks                   beats and the frozen; what is held and looked at again
+#     family, outbox, recovery              a task with its children; which parents have to be told; what is due
 #     tree, outline                         the supervision tree in one constructor; trees to look at
 #     notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
 #     replay, history                       one log against today's code; a log as a file

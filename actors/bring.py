@@ -18,7 +18,7 @@ from actors.showing import value_text
 from actors.system import AgentSystem
 from actors.target import CommandError
 from actors.task_log import TaskLog
-from actors.view import open_approvals
+from actors.view import open_approvals, pause_id
 from actors.wording import ago, plain, shortened
 from domain.errors import AlreadyDecidedError, TaskEndedError
 from stores import Store
@@ -45,13 +45,16 @@ def signal(
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Bring a signal to a task: `receive(NAME)` in its agent gets the value.
+    """Bring a signal to a task, with a value.
 
-    It is kept until the task asks for it. Exit code 2 for a task that has ended.
+    `receive(NAME)` in its agent gets it; it is kept until the task asks for it. Exit code 2 for a task that has ended.
     """
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
-        task.signal(name, parsed_json(value, "JSON"), signal_id=signal_id)
+        try:
+            task.signal(name, parsed_json(value, "the value"), signal_id=signal_id)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
         typer.echo(plain(f"{task.id}: signal {name} accepted. {what_next(opened, task.id)}"))
 
 
@@ -124,15 +127,19 @@ def _answer(pause: str, store: str, *, approved: bool, value: str | None, note: 
             typer.echo(f"perdure: {plain(str(error))}", err=True)
             raise typer.Exit(1) from None
         word = "approved" if stands.approved else "rejected"
-        typer.echo(plain(f"{full}: {word} by {stands.by}. {what_next(opened, task.id)}"))
+        typer.echo(plain(f"{full}: {word} by {stands.by}. {what_next(opened, task.id)}".rstrip()))
 
 
 def _full_pause(store: Store, typed: str) -> str:
-    """Give the approval's id that was typed, or the only open one that begins so."""
+    """Give the approval's id that was typed, or the only one that begins so; of open ones first, then of its task's."""
     if "@" in typed:
         return typed
-    found = [one.id for task in tasks_that_ask(TaskLog(store)) for one in open_approvals(task)]
-    found = [one for one in found if one.startswith(typed)]
+    log = TaskLog(store)
+    found = [one.id for task in tasks_that_ask(log) for one in open_approvals(task) if one.id.startswith(typed)]
+    if not found and store.recorder.select_entry(named := typed.partition("#")[0]) is not None:
+        task = log.load(named)
+        every = [pause_id(task.id, task.birth, path) for path in task.pauses]
+        found = [one for one in every if one.startswith(typed)]
     if len(found) > 1:
         more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
         raise CommandError(f"{len(found):,} approvals begin with {typed!r}: {', '.join(found[:SHOWN])}{more}")

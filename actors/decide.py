@@ -12,6 +12,7 @@ from actors.command import DEFAULT_STORE, StoreUrl, TaskId, existing, full_id
 from actors.system import AgentSystem
 from actors.target import CommandError, parse_json
 from actors.wording import has_worker, plain
+from domain.state import ENDED
 from domain.values import decode
 from stores import Store
 
@@ -65,7 +66,7 @@ def parsed(text: str, what: str = "--value") -> Any:
     try:
         found = parse_json(text)
     except ValueError:
-        raise CommandError(f"{what} takes JSON, and {text!r} is none; a text has quotes: {what} '\"…\"'") from None
+        raise CommandError(f"{what} takes JSON, and {text!r} is none; a text has quotes: '\"…\"'") from None
     try:
         return decode(found)
     except ValueError as error:
@@ -75,7 +76,7 @@ def parsed(text: str, what: str = "--value") -> Any:
 def what_next(store: Store, id: str) -> str:
     """Say who goes on with a task. Nothing here runs it."""
     row = store.recorder.select_entry(id)
-    if row is None:
+    if row is None or row.status in ENDED:
         return ""
     if row.status == "held":
         return f"It is still held: perdure show {quote(id)}"

@@ -33,6 +33,7 @@ from actors.wording import (
     span,
     traceback_text,
     until,
+    wait_name,
 )
 from domain.events import (
     Activated,
@@ -150,7 +151,7 @@ class Follower:
         elif isinstance(event, RestartAsked):
             self._say("restarts", plain(f"at its next step, after a crash of {event.by}"))
         elif isinstance(event, Passivated):
-            self._paused = event.due is not None
+            self._paused = event.waits or event.due is not None
             for path in event.cut_off:
                 self._tell_record(self.task.steps[path], "cut off")
         elif isinstance(event, Released):
@@ -166,7 +167,7 @@ class Follower:
             due = f" {until(min(dues), event.timestamp)}" if dues else ""
             self._say("waiting", plain(f"{event.path}  for {wait_text(self.task, wait)}{due}"))
         elif isinstance(event, WaitEnded):
-            self._say("finished", f"{named(event.path, event.kind)}  {how_it_ended(event)}")
+            self._say("finished", f"{named(event.path, wait_name(event))}  {how_it_ended(event)}")
         elif isinstance(event, SignalReceived):
             self._say("received", received_text(event))
         elif isinstance(event, ApprovalRequested):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from actors.directory import Directory
+from actors.family import Family
 from actors.groups import PermanentEntities
 from actors.hints import Hints
 from actors.outage import Outage
@@ -50,6 +51,7 @@ class Recovery(SupervisedActor):
         self._looks = SecondLooks(worker)
         self._looks_first = False
         self._outbox = Outbox(self._log, directory.ring)
+        self._family = None if worker.only is None else Family(self._log, directory, worker.only)
         self._next_compare = self._next_permanent = 0.0
         self._permanent = PermanentEntities(self._log, worker.runtime.entities, worker.patience)
         created(self)
@@ -120,12 +122,11 @@ class Recovery(SupervisedActor):
 
         Of each batch suspects come first, for which the others have to make way.
         """
-        recorder, only = self._log.recorder, self._worker.only
+        recorder = self._log.recorder
         now = max(self._log.now(), self._worker.runtime.clock.steady())  # what waits for a while follows elapsed time
-        if only is not None:
-            row = recorder.select_entry(only)
-            if row is not None and place(row)[0] <= now and self._worker.owns_or_may_take(row.owner):
-                yield row
+        if self._family is not None:
+            due = [row for row in self._family.rows() if place(row)[0] <= now]
+            yield from [row for row in sorted(due, key=place) if self._worker.owns_or_may_take(row.owner)]
             return
         agents, busy = self._worker.agents(), [one for one in live if not self._worker.owns_or_may_take(one)]
         after, limit = START, self._directory.free() + SPARE
@@ -248,8 +249,8 @@ class Recovery(SupervisedActor):
 
     def _next_due(self) -> float | None:
         """Give when the next task that this worker could run is due, of those that are not yet."""
-        recorder, now, only = self._log.recorder, self._log.now(), self._worker.only
-        if only is None:
-            return recorder.next_due(now, agents=self._worker.agents())
-        row = recorder.select_entry(only)
-        return row.due if row is not None and row.due is not None and row.due > now else None
+        now = self._log.now()
+        if self._family is None:
+            return self._log.recorder.next_due(now, agents=self._worker.agents())
+        dues = [row.due for row in self._family.rows() if row.due is not None]
+        return min((due for due in dues if due > now), default=None)

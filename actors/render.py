@@ -26,6 +26,7 @@ from actors.wording import (
     received_text,
     shortened,
     shown,
+    wait_name,
     where,
 )
 from domain.events import (
@@ -133,8 +134,10 @@ def _what(event: TaskEvent) -> str:
     facts, rest = event.__dict__, _VALUES[type(event)](event)
     if "name" not in facts or isinstance(event, SignalReceived):
         return rest
-    text = facts["name"] + (f' "{facts["label"]}"' if facts.get("label") else "")
-    attempt = f" (attempt {facts['attempt']})" if facts.get("attempt", 1) > 1 else ""
+    name = wait_name(event) if isinstance(event, WaitBegan | WaitEnded | CancelDelivered) else facts["name"]
+    text = name + (f' "{facts["label"]}"' if facts.get("label") else "")
+    number = facts.get("attempt", 1)
+    attempt = f" (attempt {number})" if number > 1 else ""
     return f"{plain(text)}{attempt}  {rest}".rstrip()
 
 

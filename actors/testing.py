@@ -62,10 +62,10 @@ class AgentBugError(PerdureError):
 class BodyRun:
     """One entry into the body of a step, in one of the lives, when the log of its `task` ended at `version`.
 
-    `finished` tells whether it came to its end. The task may be a child, of which `version` says nothing.
+    `finished` tells whether it came to its end. The task may be a child, of which `version` says nothing; it is empty
+    for the task that was run.
     """
 
-    task: str
     step: str
     path: str
     attempt: int
@@ -73,6 +73,7 @@ class BodyRun:
     life: int
     version: int
     finished: bool = False
+    task: str = ""
 
 
 @dataclass
@@ -111,12 +112,11 @@ class Run:
         same key, and a higher attempt, where its start is recorded.
         """
         outcomes = [event for event in self.events if _is_outcome(event)]
-        mine = self.events[0].originator_id if self.events else ""
         by_path: dict[str, list[BodyRun]] = {}
         families: dict[tuple[str, str], list[BodyRun]] = {}
         for body in self.bodies:
             families.setdefault((body.task, body.path), []).append(body)
-            if body.task == mine:
+            if not body.task:
                 by_path.setdefault(body.path, []).append(body)
         started = {event.path for event in self.events if isinstance(event, StepStarted)}
         for outcome in outcomes:
@@ -125,10 +125,10 @@ class Run:
             late = [body for body in by_path.get(outcome.path, ()) if body.version >= outcome.originator_version]
             _require(not late, f"step {outcome.path} {outcome.name} ran again after its outcome was in the log")
         for (task, path), entries in families.items():
-            what = f"step {path} {entries[0].step}" + ("" if task == mine else f" of {task}")
+            what = f"step {path} {entries[0].step}" + (f" of {task}" if task else "")
             _require(len({entry.idempotency_key for entry in entries}) == 1, f"{what} had more than one key")
             attempts = [entry.attempt for entry in entries]
-            if task == mine and path in started:
+            if not task and path in started:
                 _require(attempts == sorted(set(attempts)), f"{what}: attempts {attempts} do not rise")
             twice = len({(entry.life, entry.attempt) for entry in entries}) != len(entries)
             _require(not twice, f"{what}: an attempt ran twice in one life")
@@ -240,15 +240,18 @@ class _Witness(CrashPlan):
             self.die_now(point)
         if point == "body.before" and isinstance(info, StepInfo):
             key = info.idempotency_key
-            entry = BodyRun(info.task_id, info.name, info.path, info.attempt, key, self._life, self._run.head)
+            entry = BodyRun(info.name, info.path, info.attempt, key, self._life, self._run.head, task=self._child(info))
             self._run.bodies.append(entry)
 
     def _finish(self, info: StepInfo) -> None:
         for body in reversed(self._run.bodies):
             ran = body.task, body.path, body.attempt, body.life
-            if ran == (info.task_id, info.path, info.attempt, self._life):
+            if ran == (self._child(info), info.path, info.attempt, self._life):
                 body.finished = True
                 return
+
+    def _child(self, info: StepInfo) -> str:
+        return "" if info.task_id == self._id else info.task_id
 
 
 def _live(task: TaskRef[Any], run: Run, timeout: float, answer: Callable[[ApprovalView], bool | None]) -> None:

@@ -194,10 +194,12 @@ def cancelled_text(ending: Cancelled) -> str:
 
 
 def waits_text(task: AgentTask) -> str:
-    """Say what a task waits for."""
-    texts = list(dict.fromkeys(wait_text(task, wait) for wait in task.waiting.values()))
+    """Say what a task waits for; where it goes on without it after a while, such a text asks for the time."""
+    texts = list(dict.fromkeys(wait_text(task, wait) for wait in task.waiting.values() if wait.kind != TIMER))
     more = f" and {len(texts) - MANY} more" if len(texts) > MANY else ""
-    return "waits for " + ", ".join(texts[:MANY]) + more if texts else ""
+    if not texts:
+        return "sleeps and goes on" if task.waiting else ""
+    return f"waits for {', '.join(texts[:MANY])}{more}" + (" or goes on" if task.due is not None else "")
 
 
 def wait_text(task: AgentTask, wait: Wait) -> str:

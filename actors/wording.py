@@ -12,11 +12,11 @@ from typing import Any, TextIO
 
 from actors.showing import value_text
 from actors.view import clock_time, explain, fault_of, headline
-from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, WaitEnded
+from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, WaitBegan, WaitEnded
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import AgentTask
-from domain.waits import RESERVED, TIMER
+from domain.waits import APPROVAL, CHILD, RESERVED, SIGNAL, TIMER
 from stores import IndexRow
 
 UNLIMITED = sys.maxsize
@@ -166,6 +166,11 @@ def traceback_text(fault: Fault) -> str:
     return "\n".join(f"  {plain(line)}" for line in lines[: last + 1])
 
 
+def wait_name(event: WaitBegan | WaitEnded | CancelDelivered) -> str:
+    """Give the name of a step, or of a wait: what it is for."""
+    return f"{event.kind} {event.name}" if event.kind in (SIGNAL, APPROVAL, CHILD) else event.name
+
+
 def how_it_ended(event: WaitEnded) -> str:
     """Say how a wait has ended."""
     if event.signal:
@@ -191,8 +196,13 @@ def received_text(event: SignalReceived) -> str:
 def has_worker(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> bool:
     """Tell whether a living worker would run this task: one that knows its agent, and is not there for another task."""
     return any(
-        row.agent in about.get("agents", ()) and about.get("only") in (None, row.id) for about in workers.values()
+        row.agent in about.get("agents", ()) and _is_there_for(row.id, about.get("only")) for about in workers.values()
     )
+
+
+def _is_there_for(task_id: str, only: str | None) -> bool:
+    """Tell whether a worker that may run one task only, and its children, would run this one; by what their ids are."""
+    return only in (None, task_id) or task_id.startswith(f"{only}/")
 
 
 def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:

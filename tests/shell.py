@@ -21,7 +21,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from actors import AgentSystem, agent, branch, gather, patched, step, task_info
+from actors import (
+    AgentSystem, FailTask, TaskCancelled, agent, branch, compensate, gather, patched, receive, request_approval, sleep,
+    spawn_child, step, task_info,
+)
 
 
 def note(line):
@@ -172,6 +175,38 @@ async def asking(question: str) -> list[str]:
     with branch("tool/mail"):
         mail = await draft.aio("mail")
     return [*pair, mail]
+
+
+@step(label="book {what}")
+def book(what: str) -> str:
+    note("book")
+    compensate(unbook, f"number of {what}")
+    return f"number of {what}"
+
+
+@step
+def unbook(number: str) -> None:
+    note("unbook")
+
+
+@agent
+def journey(where: str) -> str:
+    number = book(where)
+    pause = request_approval(f"pay for {where}", details={"number": number})
+    tickets = spawn_child(typeless, f"ticket to {where}")
+    decision = pause.wait(timeout=3600)
+    if not decision.approved:
+        raise FailTask(f"not paid: {decision.note}")
+    return f"{tickets.result()}, {receive('departure')}, {decision.value}"
+
+
+@agent
+def napping() -> str:
+    try:
+        sleep(3600)
+    except TaskCancelled:
+        draft("the end")
+        raise
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def limited(falsify: Callable[[Evidence], Evidence]) -> Callable[[Evidence], Evi
 
 
 held = Held("t", 0, 0.0, 1, "strikes", "", {"strikes": 2})
-passivated = Passivated("t", 0, 0.0, 1, [], None)
+passivated = Passivated("t", 0, 0.0, 1, [], None, False)
 failure = {"kinds": ["FailTask"], "message": "on purpose, at 5"}
 trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f()\nKeyError: 1\n'
 

@@ -12,7 +12,10 @@ from actors import AgentSystem
 from actors.cli import app
 from tests.shell import Shell, agent_named, words_of
 
-COMMANDS = ["check", "demo", "list", "release", "replay", "resolve", "run", "show", "tree", "worker"]
+COMMANDS = [
+    *("approvals", "approve", "cancel", "check", "demo", "list", "reject", "release", "replay", "resolve", "run"),
+    *("show", "signal", "tree", "worker"),
+]
 
 
 @pytest.fixture
@@ -193,7 +196,8 @@ def test_show_as_json_has_everything_and_is_a_history(shell: Shell) -> None:
     shown = json.loads(done.stdout)
     assert list(shown) == [
         "id", "status", "agent", "created", "updated", "due", "worker", "worker_lives", "activation", "strikes",
-        "version", "tags", "arguments", "value", "hold", "why", "error", "steps", "unreadable", "history",
+        "version", "tags", "arguments", "value", "hold", "why", "error", "cancel", "waits", "approvals", "undos",
+        "children", "steps", "unreadable", "history",
     ]  # fmt: skip
     assert (shown["status"], shown["hold"], shown["version"], shown["arguments"]) == (
         "held",

@@ -17,14 +17,28 @@ FROZEN = {
     ("task.restart_asked", 1): ["timestamp", "cause", "by"],
     ("task.passivated", 1): ["timestamp", "activation", "cut_off"],
     ("task.passivated", 2): ["timestamp", "activation", "cut_off", "due"],
+    ("task.passivated", 3): ["timestamp", "activation", "cut_off", "due", "waits"],
     ("task.held", 1): ["timestamp", "activation", "reason", "path", "details"],
     ("task.released", 1): ["timestamp", "path", "decision", "value", "by"],
     ("task.completed", 1): ["timestamp", "value"],
     ("task.failed", 1): ["timestamp", "error", "doubts"],
+    ("wait.began", 1): ["timestamp", "path", "kind", "name", "sources", "due"],
+    ("wait.ended", 1): ["timestamp", "path", "kind", "name", "source", "signal"],
+    ("signal.received", 1): ["timestamp", "signal", "name", "value", "by"],
+    ("approval.requested", 1): ["timestamp", "path", "kind", "name", "label", "details"],
+    ("child.spawned", 1): ["timestamp", "path", "kind", "name", "child", "policy"],
+    ("undo.registered", 1): ["timestamp", "path", "name", "arguments"],
+    ("cancel.requested", 1): ["timestamp", "reason", "by", "grace"],
+    ("cancel.delivered", 1): ["timestamp", "path", "kind", "name", "digest"],
+    ("task.concluded", 1): ["timestamp", "status", "value", "error", "doubts", "cut"],
+    ("task.cancelled", 1): ["timestamp", "reason", "by", "doubts", "cut"],
 }
 """Topic and schema: the order of the stored fields. Written by a release, so never edited: a new field goes to the end
 of a higher schema, and logs of this one must still be read."""
-MISSING = {("task.passivated", 1): {"due": None}}
+MISSING: dict[tuple[str, int], dict[str, Any]] = {
+    ("task.passivated", 1): {"due": None, "waits": False},
+    ("task.passivated", 2): {"waits": False},
+}
 """What an event of an older schema has in the fields that it was stored without."""
 NEWEST = {topic: schema for topic, schema in FROZEN}  # noqa: C416  the last of each
 
@@ -71,6 +85,7 @@ def test_a_passivation_of_the_first_schema_waits_for_nothing() -> None:
         "activation": 2,
         "cut_off": ["1"],
         "due": None,
+        "waits": False,
     }
 
 

@@ -76,7 +76,7 @@ def test_every_kind_of_event_and_of_record_is_in_some_history() -> None:
     rows = [row for path in RECORDED for row in rows_of(path)]
     assert {topic for _, topic, _ in rows} == set(EVENTS)
     outcomes = [revive(topic, "t", version, payload) for version, topic, payload in rows if topic == "step.succeeded"]
-    assert {event.__dict__["kind"] for event in outcomes} == {"step", "patch", "now"}
+    assert {event.__dict__["kind"] for event in outcomes} == {"step", "patch", "now", "undo"}
     assert {event.__dict__["source"] for event in outcomes} == {"", "on_doubt"}
     failures = [revive(topic, "t", version, payload) for version, topic, payload in rows if topic == "step.failed"]
     assert {event.__dict__["retry_at"] is None for event in failures} == {True, False}
@@ -96,7 +96,11 @@ def test_an_open_task_of_an_earlier_release_goes_on_to_its_end(folder: Path, nam
         events = system.task("task").events()
     if name == "async-open":
         assert encode(value) == json.loads((folder / "async.json").read_text())["facts"]["value"]
-    assert to_history(events)["rows"][: len(rows_of(folder / f"{name}.json"))] == rows_of(folder / f"{name}.json")
+    before = [
+        [version, topic, revive(topic, "task", version, payload).payload()]  # by today's schemas
+        for version, topic, payload in rows_of(folder / f"{name}.json")
+    ]
+    assert to_history(events)["rows"][: len(before)] == before
     store.close()
 
 

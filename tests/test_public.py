@@ -179,11 +179,15 @@ def test_the_drawn_tree_is_the_tree(module: ModuleType) -> None:
 
 def test_what_must_not_be_caught_by_accident_is_no_exception() -> None:
     roots = {name for name, parent in drawn(domain.errors.__doc__ or "").items() if parent is None}
-    assert roots == {"PerdureError", "FailTask", "GivenUp", "Rejected", "Suspended"}
+    assert roots == {"PerdureError", "FailTask", "GivenUp", "Rejected", "Suspended", "TaskCancelled"}
     assert issubclass(domain.errors.FailTask, Exception)
-    for kind in (domain.errors.GivenUp, domain.errors.Suspended):
+    for kind in (domain.errors.GivenUp, domain.errors.Suspended, domain.errors.TaskCancelled):
         assert not issubclass(kind, Exception)
-    assert re.findall(r"(\w+) \(BaseException\)", domain.errors.__doc__ or "") == ["GivenUp", "Suspended"]
+    assert re.findall(r"(\w+) \(BaseException\)", domain.errors.__doc__ or "") == [
+        "TaskCancelled",
+        "GivenUp",
+        "Suspended",
+    ]
 
 
 @pytest.mark.parametrize("module", [domain.errors, stores.errors], ids=lambda module: module.__name__)
@@ -209,7 +213,12 @@ def all_errors() -> list[type[BaseException]]:
 ROW = IndexRow("t", "birth", 3, 1, "held", "agent", 1.0, 2.0, None, None, 0, "in doubt", "note")
 FACTS: dict[str, Any] = {
     "activation": 2,
+    "approved": True,
     "attempts": 3,
+    "by": "ann",
+    "child": "t/1-abc",
+    "cut": True,
+    "doubts": ["2"],
     "entity_id": "team-7",
     "errors": (Fault(("m:Late", "Exception"), "late"), Fault(("m:Declined", "Exception"), "no")),
     "expected": ("birth", 2),

@@ -109,7 +109,7 @@ def test_the_line_of_a_waiting_task_names_the_step_that_is_tried_first() -> None
     later = StepStarted("t", 5, 101.0, "2/1/1", "step", "fetch", 1, "e", "", "")
     sooner = StepFailed("t", 6, 102.0, "2/1/1", "step", "fetch", "e", 1, NO_ROAD, 110.0)
     task = task_after(STARTED, FAILED, later, sooner)
-    passivated = Passivated("t", 7, 103.0, 1, [], 110.0)
+    passivated = Passivated("t", 7, 103.0, 1, [], 110.0, True)
     row = index_row(preview(task, [passivated]))
     assert (row.status, row.due, row.note) == ("waiting", 110.0, "tries step 2/1/1 fetch again")
     whole = fold(task, [passivated])

@@ -62,6 +62,9 @@ def has_arrived(doubt: Doubt) -> Happened | NotHappened | Unknown:
     return Happened("id") if doubt.attempt > 1 else NotHappened()
 
 
+Status = Literal["queued", "running", "waiting", "held", "completed", "failed", "cancelled"]
+
+
 @step
 def draft(document: str, words: int = 100, *, lang: str = "en") -> str:
     info = step_info()
@@ -208,7 +211,7 @@ def program(system: AgentSystem) -> Iterator[TaskRef[Any]]:
     assert_type(task.id, str)
     assert_type(task.describe(), TaskView)
     assert_type(task.events(after=2), list[TaskEvent])
-    assert_type(task.status(), Literal["queued", "running", "waiting", "held", "completed", "failed"])
+    assert_type(task.status(), Status)
     task.release(by="ann")
     task.resolve("1", value={"any": ["value"]}, by="ann")
     task.resolve("1", rerun=True)
@@ -233,7 +236,7 @@ async def program_async() -> float:
         task = await system.spawn_async(crawl, "x", 3)
         assert_type(task, TaskRef[float])
         assert_type(await system.tasks_async(status="waiting"), list[TaskRef[Any]])
-        assert_type(await task.status_async(), Literal["queued", "running", "waiting", "held", "completed", "failed"])
+        assert_type(await task.status_async(), Status)
         assert_type(await task.describe_async(), TaskView)
         assert_type(await task.events_async(after=2), list[TaskEvent])
         await task.release_async(by="ann")

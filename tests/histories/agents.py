@@ -27,19 +27,31 @@ from actors import (
     Happened,
     NotHappened,
     Rejected,
+    Signal,
     StepError,
+    TaskCancelled,
+    TaskCancelledError,
     TaskRef,
+    Timer,
+    WaitTimeoutError,
     agent,
     branch,
+    compensate,
     entity,
     event,
     gather,
     map_steps,
     patched,
+    receive,
     register,
+    request_approval,
     run_step,
+    sleep,
+    sleep_until,
+    spawn_child,
     step,
     task_info,
+    wait_any,
 )
 from actors.appender import Appender
 from actors.task_log import TaskLog
@@ -379,6 +391,92 @@ def restarted_with_its_group(store: Store) -> None:
         crew.spawn(grouped, id="task").result(20)
 
 
+@step(name="h-book")
+def book(what: str) -> str:
+    compensate(unbook, what, how="by phone")
+    return f"number of {what}"
+
+
+@step(name="h-unbook", retries=1, backoff=0.01, jitter=0)
+def unbook(what: str, how: str) -> str:
+    return f"no {what} any more, {how}"
+
+
+@agent(name="h-conversation")
+def conversation(what: str) -> list[Any]:
+    compensate(unbook, "everything", how="in person")
+    number = book(what)
+    pause = request_approval(f"pay for {what}", details={"number": number})
+    child = spawn_child(nested, what, on_parent_end="wait", tags={"of": what})
+    sleep(60)
+    sleep_until(datetime(2030, 1, 1, tzinfo=UTC))
+    said = [receive("word"), receive("word", timeout=5)]
+    try:
+        receive("silence", timeout=timedelta(minutes=1))
+    except WaitTimeoutError as error:
+        said.append(str(error))
+    first = wait_any(Signal("silence"), Timer(3), child, timeout=600)
+    later = wait_any(Signal("silence"), Timer(3))
+    return [*said, first.index, later.index, later.value, pause.wait().note, child.result()]
+
+
+@agent(name="h-called-off")
+def called_off(what: str) -> str:
+    compensate(unbook, "everything", how="in person")
+    book(what)
+    try:
+        sleep(3600)
+    except TaskCancelled:
+        note("the clean-up")
+        raise
+    return what
+
+
+@agent(name="h-sold-out")
+def sold_out(what: str) -> None:
+    book(what)
+    spawn_child(called_off, what)
+    raise FailTask(f"no {what} left")
+
+
+def converse(store: Store, *, whole: bool = True) -> None:
+    """Have a conversation: all of it is said before the agent asks, but for the approval."""
+    with AgentSystem(store, clock=FakeClock(jump=True)) as system:
+        task = task_of(system, conversation, "tea")
+        for word in ("one", "two", "one"):
+            task.signal("word", [word], signal_id=word)
+        while not task.describe().approvals:
+            threading.Event().wait(0.01)
+        if whole:
+            task.answer(task.describe().approvals[0].id, approved=True, value={"card": 7}, note="go on", by="ann")
+            task.result(30)
+        else:
+            while "approval" not in task.describe().waits:
+                threading.Event().wait(0.01)
+
+
+def call_off(store: Store) -> None:
+    with AgentSystem(store, clock=FakeClock()) as system:
+        task = task_of(system, called_off, "tea")
+        while task.status() != "waiting":
+            threading.Event().wait(0.01)
+        task.cancel("enough", by="ann")
+        with suppress(TaskCancelledError):
+            task.result(30)
+
+
+def die_in_undos(store: Store) -> None:
+    life = CrashingStore(store, DiesIn("body.before", 3), close_inner=False)
+    with suppress(SimulatedCrash):
+        call_off(life)
+    life.close()
+
+
+def held_and_called_off(store: Store) -> None:
+    run(store, purchase, 20, wrong="slow")
+    decide(store, lambda task: task.cancel("enough", by="ann"))
+
+
 PROGRAMS: dict[str, tuple[Any, Callable[[Store], object]]] = {
     "values": (values, lambda store: run(store, values, tags={"customer": "acme"})),
     "nested": (nested, lambda store: run(store, nested, "x")),
@@ -405,5 +503,11 @@ PROGRAMS: dict[str, tuple[Any, Callable[[Store], object]]] = {
     "parked": (parked, lambda store: run(store, parked)),
     "parked-rerun": (parked, parked_and_run_again),
     "grouped": (grouped, restarted_with_its_group),
+    "conversation": (conversation, converse),
+    "conversation-open": (conversation, lambda store: converse(store, whole=False)),
+    "called-off": (called_off, call_off),
+    "called-off-open": (called_off, die_in_undos),
+    "called-off-held": (purchase, held_and_called_off),
+    "sold-out": (sold_out, lambda store: run(store, sold_out, "tea")),
 }  # fmt: skip
 """By the name of its history: the agent, and what was done in a new store."""

@@ -261,7 +261,7 @@ def test_each_branch_of_a_gather_gets_a_cancel_once_and_cleans_up_by_steps(
 
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, spotless(code, notes, "tidy")), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel()
         cancelled(task)
     assert notes.ran[-1] == "tidy"
@@ -346,7 +346,7 @@ def test_a_sub_agent_hears_of_a_cancel_and_the_line_that_called_it_cleans_up(
 
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, spotless(code, notes, "tidy outside")), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel()
         cancelled(task)
     assert notes.ran == ["tidy inside", "tidy outside"]
@@ -362,7 +362,7 @@ def test_an_agent_that_returns_after_the_cancel_has_completed(disk: Store, notes
 
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, code), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel()
         assert task.result(PATIENCE) == "all the same"
         assert str(task.cancel()) == "task t: already completed"
@@ -380,7 +380,7 @@ def test_code_that_catches_every_exception_does_not_eat_a_cancel(disk: Store, no
 
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, code), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel()
         cancelled(task)
     assert notes.ran == []
@@ -620,7 +620,7 @@ def test_clean_up_that_outlasts_the_grace_is_cut(
 
     with AgentSystem(disk, clock=clock) as system:
         task = system.spawn(made(colour, code), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         clock.advance(60)
         task.cancel(grace=5)
         wait_for(lambda: kinds(disk).count("StepSucceeded") == 1)
@@ -647,7 +647,7 @@ def test_clean_up_waits_within_the_grace(disk: Store, notes: Notes, colour: str)
     clock = FakeClock()
     with AgentSystem(disk, clock=clock) as system:
         task = system.spawn(made(colour, code), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel(grace=9)
         wait_for(lambda: kinds(disk).count("WaitBegan") == 2)
         clock.advance(8)
@@ -674,7 +674,7 @@ def test_the_grace_begins_anew_in_a_new_process(disk: Store, notes: Notes, colou
     notes.does["tidy"] = dies
     with suppress(BaseException), AgentSystem(life, clock=clock) as system:
         task = system.spawn(flow, id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel(grace=5)
         task.result(PATIENCE)
     life.close()
@@ -704,7 +704,7 @@ def test_a_clean_up_that_waits_does_not_spin(disk: Store, notes: Notes) -> None:
     clock = Counting()
     with AgentSystem(disk, clock=clock) as system:
         task = system.spawn(made("sync", code), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel(grace=DAY)
         wait_for(lambda: kinds(disk).count("WaitBegan") == 2)
         looks.clear()
@@ -734,7 +734,7 @@ def test_a_bug_in_the_clean_up_is_a_strike_and_the_cancel_is_not_delivered_anew(
 
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, code), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel()
         assert not cancelled(task).cut
     assert notes.ran == ["tidy"]
@@ -755,7 +755,7 @@ def test_a_clean_up_that_crashes_again_and_again_holds_the_task_and_a_second_can
 
     with AgentSystem(disk, strikes=2) as system:
         task = system.spawn(made(colour, code), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel("first")
         wait_for(lambda: task.status() == "held")
         answer = task.cancel("second")
@@ -890,7 +890,7 @@ def test_a_cancel_after_the_ending_is_told_so_and_writes_nothing(
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, code), id="t")
         if ending == "cancelled":
-            wait_for(lambda: task.status() == "waiting")
+            wait_for(lambda: bool(task.describe().waits))
             assert task.cancel("first").accepted
         with suppress(TaskFailedError, BaseException):
             task.result(PATIENCE)
@@ -912,7 +912,7 @@ def test_a_second_cancel_while_it_cleans_up_is_told_so_and_writes_nothing(
 
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, spotless(code, notes, "tidy")), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         assert task.cancel("first").accepted
         wait_for(lambda: "tidy" in notes.ran)
         before = task.events()
@@ -1031,7 +1031,7 @@ def test_who_asks_is_told_of_a_cancelled_task(disk: Store, notes: Notes, colour:
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, code), id="t")
         task.on_end(lambda notice: [notices.append(notice), told.set()])
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel("out of money", by="ann")
         error = cancelled(task)
         again = pickle.loads(pickle.dumps(error))
@@ -1067,7 +1067,7 @@ def test_the_history_of_a_cancelled_task_replays(disk: Store, notes: Notes, colo
 
     with AgentSystem(disk) as system:
         task = system.spawn(made(colour, code), id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel("why", by="ann")
         cancelled(task)
         save_history(task, tmp_path / "t.json")
@@ -1095,7 +1095,7 @@ def test_a_task_held_for_its_code_in_its_clean_up_goes_on_when_the_code_fits(
     notes.does["two"] = lambda: plan.die_now("killed")
     with suppress(BaseException), AgentSystem(life) as system:
         task = system.spawn(good, id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel()
         task.result(PATIENCE)
     life.close()
@@ -1125,10 +1125,13 @@ def once_it_is_suspended(task: Any) -> None:
     task.cancel("why", by="ann")
 
 
-@BOTH
-@pytest.mark.parametrize("call_off", [once_it_waits, once_it_is_suspended], ids=["in place", "suspended"])
+@pytest.mark.parametrize(
+    ("call_off", "colour"),
+    [(once_it_waits, "sync"), (once_it_waits, "async"), (once_it_is_suspended, "sync")],
+    ids=["in place, sync", "in place, async", "suspended"],
+)
 def test_a_cancelled_task_cleans_up_wherever_its_process_dies(
-    notes: Notes, colour: str, call_off: Callable[[Any], None]
+    notes: Notes, call_off: Callable[[Any], None], colour: str
 ) -> None:
     async def code(hands: Hands) -> None:
         await hands.receive("never")
@@ -1169,7 +1172,7 @@ def test_a_system_that_closes_during_clean_up_leaves_it_to_the_next(disk: Store,
     flow = made(colour, spotless(code, notes, "one", "two"))
     with AgentSystem(disk) as system:
         task = system.spawn(flow, id="t")
-        wait_for(lambda: task.status() == "waiting")
+        wait_for(lambda: bool(task.describe().waits))
         task.cancel()
         assert began.wait(PATIENCE)
         threading.Timer(0.1, go.set).start()

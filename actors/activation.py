@@ -329,15 +329,15 @@ class Activation(Lines):
             return True
         return waited < HOPE and bool(self.task.waiting) and not self.hints.crowded()
 
+    def look(self) -> None:
+        """Have the worker look whether there is nothing left but time to pass."""
+        self.hints.look()
+
     def leave(self, rest: float | None, *, waits: bool) -> NoReturn:
         """Unwind the task: it is to stop, or (`waits`) all of it waits, for `rest` seconds where it has a time."""
         if waits:
-            self.suspend(None if rest is None else self.clock.now() + rest, here=True)
+            self.suspend(None if rest is None else self.clock.moment().wall + rest, here=True)
         self.stop(here=True)
-
-    def wait_until(self, due: float, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait in place until `due`, Unix seconds, or `unless()`, for which `wake` has to be called."""
-        self.wait_for(lambda: due - self.clock.now(), unless)
 
     def wait_for_threads(self, error: BaseException, *, here: bool) -> NoReturn:
         """Unwind the task for a moment: the machine has no thread left, what was to run has not begun."""

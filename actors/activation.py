@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from actors.appender import Appender, Decide
-from actors.hints import Hints
+from actors.hints import Hints, Refusal, StopAsked
 from actors.lines import HOPE, LINGER, Lines
 from actors.runtime import Runtime
 from domain.errors import OwnershipLost, StepError, Suspended
@@ -35,22 +34,6 @@ class RunningBody(Protocol):
     def call_off(self) -> None:
         """Let it know that its task was called off."""
         ...
-
-
-class StopAsked(Exception):  # noqa: N818  control flow, caught where it is raised for
-    """Tells that no body may begin any more: the activation was asked to stop. Raised in a transaction, it undoes it.
-
-    Its arguments are the paths of steps whose start is in the log all the same.
-    """
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why the task would be held, as a probe has found it."""
-
-    reason: str
-    path: str
-    message: str
 
 
 class Activation(Lines):
@@ -316,15 +299,15 @@ class Activation(Lines):
             return True
         return waited < HOPE and bool(self.task.waiting) and not self.hints.crowded()
 
+    def look(self) -> None:
+        """Have the worker look whether there is nothing left but time to pass."""
+        self.hints.look()
+
     def leave(self, rest: float | None, *, waits: bool) -> NoReturn:
         """Unwind the task: it is to stop, or (`waits`) all of it waits, for `rest` seconds where it has a time."""
         if waits:
-            self.suspend(None if rest is None else self.clock.now() + rest, here=True)
+            self.suspend(None if rest is None else self.clock.moment().wall + rest, here=True)
         self.stop(here=True)
-
-    def wait_until(self, due: float, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait in place until `due`, Unix seconds, or `unless()`, for which `wake` has to be called."""
-        self.wait_for(lambda: due - self.clock.now(), unless)
 
     def wait_for_threads(self, error: BaseException, *, here: bool) -> NoReturn:
         """Unwind the task for a moment: the machine has no thread left, what was to run has not begun."""
@@ -371,6 +354,14 @@ class Activation(Lines):
         if self.closed is None and deadline is not None and self.task.cancel is None and self.clock.now() >= deadline:
             self.appender.append(lambda task, now: task.expire(now, GRACE))
             self.read_news()
+
+    def rests(self) -> float | None:
+        """Tell what `Lines.rests` does, up to the deadline of the task."""
+        rest, deadline = super().rests(), self.task.deadline
+        if rest is None or deadline is None or self.task.cancel is not None or self.task.concluded is not None:
+            return rest
+        left = deadline - self.clock.now()
+        return min(rest, left) if left > 0 else None
 
     def cut_short(self) -> bool:
         """End the task where the grace after its cancellation has passed; tells whether that is so.

@@ -262,8 +262,9 @@ class _Gathering:
         many = min(self._limit, len(self._branches))
         for _ in range(many):  # before they run: nothing is unwound because a task of the loop has not begun
             self._activation.add_line()
+        self._helpers = many
         runners = {asyncio.create_task(self._take_branches_async()) for _ in range(many)}
-        with self._activation.joining():
+        with self._activation.joining(lambda: not self._helpers):
             while runners:
                 try:
                     _, runners = await asyncio.wait(runners)
@@ -282,6 +283,7 @@ class _Gathering:
                 await asyncio.wait([task])
                 self._running.discard(task)
         finally:
+            self._helpers -= 1
             self._activation.drop_line()
 
     async def _run_async(self, number: int) -> None:

@@ -9,9 +9,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
-from actors.activation import LOOK_AGAIN, StopAsked
+from actors.activation import LOOK_AGAIN
 from actors.body import NO_LIMITS, Body, Ended, limits_of, was_cancelled
 from actors.colours import asyncio_task
+from actors.hints import StopAsked
 from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
 from actors.raised import to_data
 from actors.recorded import RecordedCall
@@ -195,23 +196,10 @@ class StepCall(RecordedCall):
         if activation.probe or activation.closed is not None:
             activation.stop(here=not self.colour.awaits)
         self._reach("retry.wait", None)
-        woken: list[bool] = []
-
-        def wake() -> None:
-            woken.append(True)
-            activation.wake()
-
         try:
-            _, cancelled = await self.colour.run(
-                activation.runtime.threads,
-                activation.wait_until,
-                due,
-                lambda: bool(woken) or self.cancels,
-                on_cancel=wake,
-            )
+            return await self.wait_in_place(lambda: due - activation.clock.now(), lambda: self.cancels)
         except NoThreadError:
             activation.suspend(due, here=not self.colour.awaits)
-        return cancelled
 
     async def _after_giving_up(self, body: Body, ended: Ended) -> None:
         """Settle the doubt about a body that was given up; where it may be run again, that was a failed attempt."""

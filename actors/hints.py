@@ -31,3 +31,19 @@ class Hints:
     def asked_to_stop(self) -> bool:
         """Tell whether no further body may start: the worker stops, or the task is to make way for another."""
         return self.stop.is_set() or self.way.is_set()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the task would be held, as a probe has found it."""
+
+    reason: str
+    path: str
+    message: str
+
+
+class StopAsked(Exception):  # noqa: N818  control flow, caught where it is raised for
+    """Tells that no body may begin any more: the activation was asked to stop. Raised in a transaction, it undoes it.
+
+    Its arguments are the paths of steps whose start is in the log all the same.
+    """

@@ -9,6 +9,7 @@ from actors.activation import Activation
 from actors.appender import Decide
 from actors.colours import Colour
 from actors.definitions import AnyStep
+from actors.lines import Left, Over
 from actors.raised import kind_of, mark, remade
 from actors.threads import NoThreadError
 from domain.errors import StepError, TaskCancelled, UnknownTypeError, UnstorableValueError
@@ -81,6 +82,28 @@ class AnyCall:
             fn(*args)
             return False
         return cancelled
+
+    async def wait_in_place(self, left: Left, over: Over) -> bool:
+        """Wait until no time is left, or it is `over()`; where all of the task waits, it is unwound meanwhile.
+
+        Tells whether a cancellation from outside came first. Raises what closed the activation; NoThreadError.
+        """
+        activation = self.activation
+        if not self.colour.awaits:
+            activation.wait_for(left, over)
+            return False
+        import asyncio  # noqa: PLC0415  a loop runs, so it is there
+
+        job = activation.await_for(activation.runtime.threads, left, over)
+        try:
+            await self.colour.wait(job, None)
+        except asyncio.CancelledError:
+            activation.check()
+            return True
+        finally:
+            activation.forget(job)
+        job.result()
+        return False
 
 
 class RecordedCall(AnyCall):

@@ -211,7 +211,7 @@ def wait_text(task: AgentTask, wait: Wait) -> str:
         return f'approval "{pause.label}"' if pause is not None else "an approval"
     if wait.kind == CHILD:
         return f"child {wait.name}"
-    return "a time" if wait.kind == TIMER else "the first of several"
+    return "a time" if wait.kind == TIMER else f"the first of {wait.name}"
 
 
 def _joined(*parts: str) -> str:

@@ -63,22 +63,12 @@ class WaitCall(AnyCall):
 
     async def _wait_in_place(self) -> bool:
         """Wait until it may be over; tells whether a cancellation from outside came first."""
-        activation, woken = self.activation, list[bool]()
-        if activation.task.steps[self.path].outcome is not None:
+        if self.activation.task.steps[self.path].outcome is not None:
             return False
-
-        def wake() -> None:
-            woken.append(True)
-            activation.wake()
-
         try:
-            _, cancelled = await self.colour.run(
-                *(activation.runtime.threads, activation.wait_for, self._left, lambda: bool(woken) or self._may_end()),
-                on_cancel=wake,
-            )
+            return await self.wait_in_place(self._left, self._may_end)
         except NoThreadError as error:
-            activation.wait_for_threads(error, here=not self.colour.awaits)
-        return cancelled
+            self.activation.wait_for_threads(error, here=not self.colour.awaits)
 
     def _left(self) -> float | None:
         left = first_left([self.wait], self.activation.clock.moment())

@@ -147,7 +147,7 @@ class Activation(Lines):
             self.wait_over()
             with self._gate:
                 closed, runs, over = self.closed, bool(self._bodies), self.hints.over.is_set()
-                undos = self._undos()
+                undos = self.registered()
                 if closed is not None or not runs:
                     self.closed = closed or Suspended(f"task {self.task.id}: this activation is over")
                     self._gate.notify_all()
@@ -262,9 +262,10 @@ class Activation(Lines):
         with self._gate:
             return sorted(self._bodies.values())
 
-    def _undos(self) -> list[tuple[str, str, object]]:
-        """List what the bodies that run have registered, each with its path; the gate is held."""
-        return [(path, *undo) for body, path in self._bodies.items() for undo in list(body.undos)]
+    def registered(self) -> list[tuple[str, str, object]]:
+        """List the undos that the bodies which run have registered so far, each with its path."""
+        with self._gate:
+            return [(path, *undo) for body, path in self._bodies.items() for undo in list(body.undos)]
 
     def enter_body(self, body: RunningBody, path: str) -> None:
         """Take note that a body is about to run. Raises what the activation was closed by meanwhile."""
@@ -375,7 +376,7 @@ class Activation(Lines):
             if self.closed is not None:
                 return False
             self.closed = Suspended(f"task {task.id} was cancelled, and its grace is over")
-            cut_off = self._undos()
+            cut_off = self.registered()
             self._bodies.clear()
             self._gate.notify_all()
         logger.warning("task %s was cancelled, and its clean-up has not ended within %g s", task.id, task.cancel.grace)

@@ -14,7 +14,7 @@ from actors.body import running_body
 from actors.colours import asyncio_task
 from actors.context import Context, Outcome
 from actors.definitions import current
-from domain.errors import NestedStepError, OutsideTaskError, Suspended
+from domain.errors import NestedStepError, OutsideTaskError, Suspended, TaskCancelled
 from domain.journal import left_over, look_up_gather
 
 A = TypeVar("A")
@@ -57,9 +57,10 @@ def gather(*branches: Any) -> Any:
 
     A branch is a callable without arguments; in an async agent an awaitable, or a callable that gives one. It may have
     several steps, agents and gathers of its own. Every branch settles, however others end; then the first error in call
-    order is raised, if there is one. After a crash only what is unfinished runs. Guaranteed: no thread is ever waited
-    for; where none is free a branch runs on the thread that gathers. Not guaranteed: the order in which branches run,
-    nor that any two run at the same moment; a choice by who came first belongs in a step.
+    order is raised, if there is one, but TaskCancelled before any other. After a crash only what is unfinished runs.
+    Guaranteed: no thread is ever waited for; where none is free a branch runs on the thread that gathers. Not
+    guaranteed: the order in which branches run, nor that any two run at the same moment; a choice by who came first
+    belongs in a step.
 
     Raises OutsideTaskError where no task runs, NestedStepError in a body, TypeError for what is no branch.
     """
@@ -314,9 +315,9 @@ class _Gathering:
                 activation.close(error)
         if differs := left_over(activation.task, self._path, len(outcomes)):
             self._caller.hold_for_code(differs)
-        for outcome in outcomes:
-            if outcome.error is not None:
-                raise outcome.error
+        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+        for error in sorted(errors, key=lambda error: not issubclass(type(error), TaskCancelled)):
+            raise error
         return [outcome.value for outcome in outcomes]
 
 

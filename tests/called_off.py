@@ -175,6 +175,23 @@ def spotless(code: Callable[..., Any], notes: Notes, *cleanup: Any) -> Callable[
     return tidy
 
 
+def elsewhere(act: Callable[[], object]) -> None:
+    """Do something on a thread of its own, as another process would, and wait until it is done."""
+    failed = list[BaseException]()
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "it waits for who has called it"
+    assert not failed, repr(failed)
+
+
 def cancelled(task: TaskRef[Any]) -> TaskCancelledError:
     """Wait until a task has ended as cancelled, and give what its result raises."""
     with pytest.raises(TaskCancelledError) as caught:

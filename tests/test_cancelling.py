@@ -18,6 +18,7 @@ from actors import (
     GivenUp,
     Happened,
     Notice,
+    StepError,
     TaskCancelled,
     TaskFailedError,
     TaskHeldError,
@@ -60,6 +61,7 @@ from tests.called_off import (
     Notes,
     cancelled,
     delivered,
+    elsewhere,
     events_of,
     made,
     of,
@@ -267,6 +269,25 @@ def test_each_branch_of_a_gather_gets_a_cancel_once_and_cleans_up_by_steps(
     assert notes.ran[-1] == "tidy"
     assert sorted(notes.ran[:-1]) == sorted(f"{word} {number}" for word in ("tidy", "tidier") for number in range(3))
     assert sorted(delivered(disk)) == ["1/1/1", "1/2/1", "1/3/1"]
+
+
+@BOTH
+def test_no_error_of_another_branch_hides_that_the_task_was_called_off(disk: Store, notes: Notes, colour: str) -> None:
+    notes.does["bad"] = lambda: 1 // 0
+
+    async def code(hands: Hands) -> str:
+        try:
+            await hands.gather(lambda: hands.do(notes.note, "bad"), lambda: hands.receive("never"))
+        except StepError:
+            await hands.do(notes.note, "fallback")
+        return "done"
+
+    with AgentSystem(disk) as system:
+        task = system.spawn(made(colour, code), id="t")
+        wait_for(lambda: "StepFailed" in kinds(disk) and bool(task.describe().waits))
+        task.cancel()
+        cancelled(task)
+    assert notes.ran == ["bad"]
 
 
 @BOTH
@@ -983,7 +1004,7 @@ class Interloper(CrashPlan):
     def reach(self, point: str, **facts: Any) -> None:
         if point == self._at and self._topic in facts.get("topics", ()):
             self._topic = ""
-            self._act()
+            elsewhere(self._act)
 
 
 @BOTH

@@ -360,11 +360,11 @@ def test_an_agent_that_ignores_its_deadline_and_returns_has_completed(disk: Stor
         assert task.result(PATIENCE) == "what there is"
 
 
-@BOTH
-def test_a_task_with_a_deadline_ends_once_wherever_its_process_dies(notes: Notes, colour: str) -> None:
+@pytest.mark.parametrize(("colour", "every"), [("sync", 1), ("async", 4)])
+def test_a_task_with_a_deadline_ends_once_wherever_its_process_dies(notes: Notes, colour: str, every: int) -> None:
     flow, nth = made(colour, spotless(wait_for_ever, notes, "tidy")), 0
     while True:
-        nth += 1
+        nth += every
         clock = FakeClock(jump=True)
         with open_store("memory:") as disk:
             plan = CrashPlan(nth)

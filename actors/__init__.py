@@ -19,7 +19,7 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     spawned                               what a spawn is given, checked
 #     mailbox, places                       what entities are asked; which of them have an actor
 #     entity_actor, entities                who answers; which entities are in memory
-#     lines, activation, body               how an agent's lines wait together; one incarnation and how it closes;
+#     hints, lines, activation, body        how an agent's lines wait together; one incarnation and how it closes;
 #                                           one entry into a body
 #     raised, recorded                      errors that arrive as themselves; what the log has of a call
 #     waits, call                           one wait; one call of a step

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from actors.appender import Appender, Decide
+from actors.hints import Hints, Refusal, StopAsked
 from actors.lines import HOPE, LINGER, Lines
 from actors.runtime import Runtime
 from domain.errors import OwnershipLost, StepError, Suspended
@@ -28,52 +27,13 @@ LOOK_AGAIN = 0.1
 
 
 class RunningBody(Protocol):
-    """A body, as its activation knows it."""
+    """A body, as its activation knows it; `undos` are those that it has registered so far."""
+
+    undos: list[tuple[str, object]]
 
     def call_off(self) -> None:
         """Let it know that its task was called off."""
         ...
-
-
-class StopAsked(Exception):  # noqa: N818  control flow, caught where it is raised for
-    """Tells that no body may begin any more: the activation was asked to stop. Raised in a transaction, it undoes it.
-
-    Its arguments are the paths of steps whose start is in the log all the same.
-    """
-
-
-@dataclass
-class Hints:
-    """What a running activation and its surroundings tell each other, past the mailbox that its agent keeps busy.
-
-    `stop`, the worker's, and `way`, the task's own, are looked at before each body; after `over` nobody waits for
-    bodies any more. `proven` is called at the first outcome, `lend` while a body waits for a task. While not
-    `leased()`, no body begins; where it is `crowded()`, others stand in line for the place. `look` makes the worker
-    look for work at once, `ring` at a task that may run here.
-    """
-
-    stop: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
-    way: threading.Event = field(default_factory=threading.Event)
-    proven: Callable[[], None] = lambda: None
-    lend: Callable[[], AbstractContextManager[None]] = nullcontext
-    leased: Callable[[], bool] = lambda: True
-    crowded: Callable[[], bool] = lambda: False
-    look: Callable[[], None] = lambda: None
-    ring: Callable[[str], None] = lambda _: None
-
-    def asked_to_stop(self) -> bool:
-        """Tell whether no further body may start: the worker stops, or the task is to make way for another."""
-        return self.stop.is_set() or self.way.is_set()
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why the task would be held, as a probe has found it."""
-
-    reason: str
-    path: str
-    message: str
 
 
 class Activation(Lines):
@@ -187,13 +147,14 @@ class Activation(Lines):
             self.wait_over()
             with self._gate:
                 closed, runs, over = self.closed, bool(self._bodies), self.hints.over.is_set()
+                undos = self.registered()
                 if closed is not None or not runs:
                     self.closed = closed or Suspended(f"task {self.task.id}: this activation is over")
                     self._gate.notify_all()
                     return closed
             if over:
                 with suppress(BaseException):  # it closes the activation, which is looked at
-                    self.stop(here=True, cut_off=self.running)
+                    self.stop(here=True, cut_off=self.running, undos=undos)
 
     def _await_bodies(self) -> None:
         with self._gate:
@@ -260,13 +221,18 @@ class Activation(Lines):
         """Tell whether the task is to stop at this step boundary: by its worker, for a suspect, with its group."""
         return self.hints.asked_to_stop() or self.task.to_restart
 
-    def stop(self, *, here: bool, cut_off: Sequence[str] = ()) -> NoReturn:
-        """Stop between two steps, as asked, or where bodies were cut off; a probe ends this line of execution only."""
+    def stop(
+        self, *, here: bool, cut_off: Sequence[str] = (), undos: Sequence[tuple[str, str, object]] = ()
+    ) -> NoReturn:
+        """Stop between two steps, as asked, or where bodies were cut off; a probe ends this line of execution only.
+
+        `undos` are those that the bodies had registered, each with its path: what is in doubt may have to be undone.
+        """
         self.check()
         if self.probe:
             raise Suspended(f"task {self.task.id}: the code fits its log, as far as it goes")
         self.end(
-            lambda task, now: task.passivate(self.number, now, list(cut_off)),
+            lambda task, now: task.passivate(self.number, now, list(cut_off), undos=undos),
             Suspended(f"task {self.task.id} was stopped {'in a step' if cut_off else 'between two steps'}"),
             here=here,
         )
@@ -297,6 +263,11 @@ class Activation(Lines):
         """The paths of the bodies that run now."""
         with self._gate:
             return sorted(self._bodies.values())
+
+    def registered(self) -> list[tuple[str, str, object]]:
+        """List the undos that the bodies which run have registered so far, each with its path."""
+        with self._gate:
+            return [(path, *undo) for body, path in self._bodies.items() for undo in list(body.undos)]
 
     def enter_body(self, body: RunningBody, path: str) -> None:
         """Take note that a body is about to run. Raises what the activation was closed by meanwhile."""
@@ -331,15 +302,15 @@ class Activation(Lines):
             return True
         return waited < HOPE and bool(self.task.waiting) and not self.hints.crowded()
 
+    def look(self) -> None:
+        """Have the worker look whether there is nothing left but time to pass."""
+        self.hints.look()
+
     def leave(self, rest: float | None, *, waits: bool) -> NoReturn:
         """Unwind the task: it is to stop, or (`waits`) all of it waits, for `rest` seconds where it has a time."""
         if waits:
-            self.suspend(None if rest is None else self.clock.now() + rest, here=True)
+            self.suspend(None if rest is None else self.clock.moment().wall + rest, here=True)
         self.stop(here=True)
-
-    def wait_until(self, due: float, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait in place until `due`, Unix seconds, or `unless()`, for which `wake` has to be called."""
-        self.wait_for(lambda: due - self.clock.now(), unless)
 
     def wait_for_threads(self, error: BaseException, *, here: bool) -> NoReturn:
         """Unwind the task for a moment: the machine has no thread left, what was to run has not begun."""
@@ -367,11 +338,17 @@ class Activation(Lines):
         if self.closed is not None:
             return
         self.appender.catch_up()
-        if self.task.cancel is not None:
-            with self._gate:
-                bodies = list(self._bodies)
-            for body in bodies:
-                body.call_off()
+        self.call_off()
+        self.wake()
+
+    def call_off(self) -> None:
+        """Let bodies and waits know where the task was called off, whichever append has brought the word here."""
+        if self.task.cancel is None or self.closed is not None:
+            return
+        with self._gate:
+            bodies = list(self._bodies)
+        for body in bodies:
+            body.call_off()
         self.wake()
 
     def expire(self) -> None:
@@ -380,6 +357,14 @@ class Activation(Lines):
         if self.closed is None and deadline is not None and self.task.cancel is None and self.clock.now() >= deadline:
             self.appender.append(lambda task, now: task.expire(now, GRACE))
             self.read_news()
+
+    def rests(self) -> float | None:
+        """Tell what `Lines.rests` does, up to the deadline of the task."""
+        rest, deadline = super().rests(), self.task.deadline
+        if rest is None or deadline is None or self.task.cancel is not None or self.task.concluded is not None:
+            return rest
+        left = deadline - self.clock.now()
+        return min(rest, left) if left > 0 else None
 
     def cut_short(self) -> bool:
         """End the task where the grace after its cancellation has passed; tells whether that is so.
@@ -393,9 +378,12 @@ class Activation(Lines):
             if self.closed is not None:
                 return False
             self.closed = Suspended(f"task {task.id} was cancelled, and its grace is over")
+            cut_off = self.registered()
             self._bodies.clear()
             self._gate.notify_all()
         logger.warning("task %s was cancelled, and its clean-up has not ended within %g s", task.id, task.cancel.grace)
+        if cut_off:
+            self.appender.append(lambda task, now: task.register_undos(self.number, now, cut_off))
         self.appender.append(lambda task, now: task.end_cancelled(self.number, now, cut=True))
         self.cancel()
         return True

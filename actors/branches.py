@@ -14,7 +14,7 @@ from actors.body import running_body
 from actors.colours import asyncio_task
 from actors.context import Context, Outcome
 from actors.definitions import current
-from domain.errors import NestedStepError, OutsideTaskError, Suspended
+from domain.errors import NestedStepError, OutsideTaskError, Suspended, TaskCancelled
 from domain.journal import left_over, look_up_gather
 
 A = TypeVar("A")
@@ -57,9 +57,10 @@ def gather(*branches: Any) -> Any:
 
     A branch is a callable without arguments; in an async agent an awaitable, or a callable that gives one. It may have
     several steps, agents and gathers of its own. Every branch settles, however others end; then the first error in call
-    order is raised, if there is one. After a crash only what is unfinished runs. Guaranteed: no thread is ever waited
-    for; where none is free a branch runs on the thread that gathers. Not guaranteed: the order in which branches run,
-    nor that any two run at the same moment; a choice by who came first belongs in a step.
+    order is raised, if there is one, but TaskCancelled before any other. After a crash only what is unfinished runs.
+    Guaranteed: no thread is ever waited for; where none is free a branch runs on the thread that gathers. Not
+    guaranteed: the order in which branches run, nor that any two run at the same moment; a choice by who came first
+    belongs in a step.
 
     Raises OutsideTaskError where no task runs, NestedStepError in a body, TypeError for what is no branch.
     """
@@ -173,6 +174,7 @@ class _Gathering:
             _discard(branches)
             raise
         self._activation = caller.activation
+        self._cleans_up = caller.cancelled  # before the first branch hears of a cancellation: each gets it
         self._outcomes: list[Outcome] = [UNTOLD] * len(branches)
         self._next = iter(range(len(branches)))
         self._lock = threading.Lock()
@@ -246,7 +248,7 @@ class _Gathering:
         return number
 
     def _run(self, number: int) -> None:
-        scope = self._caller.branch(self._path, number + 1)
+        scope = self._scope(number)
         self._outcomes[number] = scope.run(partial(_plain, self._branches[number]), self._caller)
 
     # ------------------------------------------------------------------ async
@@ -261,8 +263,9 @@ class _Gathering:
         many = min(self._limit, len(self._branches))
         for _ in range(many):  # before they run: nothing is unwound because a task of the loop has not begun
             self._activation.add_line()
+        self._helpers = many
         runners = {asyncio.create_task(self._take_branches_async()) for _ in range(many)}
-        with self._activation.joining():
+        with self._activation.joining(lambda: not self._helpers):
             while runners:
                 try:
                     _, runners = await asyncio.wait(runners)
@@ -281,6 +284,7 @@ class _Gathering:
                 await asyncio.wait([task])
                 self._running.discard(task)
         finally:
+            self._helpers -= 1
             self._activation.drop_line()
 
     async def _run_async(self, number: int) -> None:
@@ -290,12 +294,17 @@ class _Gathering:
         if self._cancelled:
             me.cancel()
         try:
-            scope = self._caller.branch(self._path, number + 1)
+            scope = self._scope(number)
             self._outcomes[number] = await scope.run_async(partial(_await, self._branches[number]), self._caller)
         except BaseException as error:
             self._outcomes[number] = Outcome(error=error)
 
     # ------------------------------------------------------------------ both
+
+    def _scope(self, number: int) -> Context:
+        scope = self._caller.branch(self._path, number + 1)
+        scope.cancelled = self._cleans_up
+        return scope
 
     def _settled(self) -> list[Any]:
         """Give the results in call order, or raise the first error; all branches have left."""
@@ -306,9 +315,9 @@ class _Gathering:
                 activation.close(error)
         if differs := left_over(activation.task, self._path, len(outcomes)):
             self._caller.hold_for_code(differs)
-        for outcome in outcomes:
-            if outcome.error is not None:
-                raise outcome.error
+        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+        for error in sorted(errors, key=lambda error: not issubclass(type(error), TaskCancelled)):
+            raise error
         return [outcome.value for outcome in outcomes]
 
 

@@ -72,7 +72,7 @@ def cancel(
         answer = system.task(full_id(opened, id)).cancel(reason, by=by)
         goes_on = answer.status in ("queued", "running", "waiting")
         typer.echo(plain(f"{answer}. {what_next(opened, answer.task_id)}" if goes_on else str(answer)))
-    if not answer.accepted and answer.status in ("completed", "failed"):
+    if not answer.accepted and (answer.ends or answer.status) in ("completed", "failed"):
         raise typer.Exit(1)
 
 

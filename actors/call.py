@@ -9,9 +9,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
-from actors.activation import LOOK_AGAIN, StopAsked
+from actors.activation import LOOK_AGAIN
 from actors.body import NO_LIMITS, Body, Ended, limits_of, was_cancelled
 from actors.colours import asyncio_task
+from actors.hints import StopAsked
 from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
 from actors.raised import to_data
 from actors.recorded import RecordedCall
@@ -76,7 +77,7 @@ class StepCall(RecordedCall):
         last, cancelled = await self._last_heartbeat() if self._was_entered(attempt) else (None, False)
         cancelled = cancelled or waited
         detail = None if last is None else self._decoded(loads(last), "the last heartbeat")
-        body = Body(activation, self._info(attempt, detail), limits or NO_LIMITS, cleans_up=self.line.cancelled)
+        body = Body(activation, self._info(attempt, detail), limits or NO_LIMITS, cleans_up=self.cleans_up)
         if limits is None:
             await self._fail(attempt - 1, StepTimeoutError(self._over_all()), retry=False)
         else:
@@ -96,7 +97,7 @@ class StepCall(RecordedCall):
                 ended = await self._enter("body", body, step.fn, self.args, self.kwargs, is_async=step.is_async)
                 if self._is_cut_short(ended):
                     activation.leave_body(body)
-                    self._leave_in_doubt()
+                    self._leave_in_doubt(body)
                 await self._record(body, ended)
         except StopAsked as asked:
             activation.leave_body(body)
@@ -110,11 +111,13 @@ class StepCall(RecordedCall):
     async def _start(self, doubt: str) -> bool:
         """Record that an attempt starts; tells whether it was cancelled meanwhile. Raises StopAsked."""
         if self.settings.idempotent:
+            if self.cancels:
+                await self._deliver()
             return False
         activation, label = self.activation, self.step.label(self.arguments)
         return await self.append(
             lambda task, now: task.start_step(
-                activation.number, now, self.call, label, doubt, cancels=not self.line.cancelled
+                activation.number, now, self.call, label, doubt, cancels=not self.cleans_up
             ),
             activation.unless_stopped,
         )
@@ -149,9 +152,9 @@ class StepCall(RecordedCall):
         elif ended.given_up:
             await self._after_giving_up(body, ended)
         elif issubclass(type(ended.error), GivenUp) and self.activation.hints.over.is_set():
-            self._leave_in_doubt()
+            self._leave_in_doubt(body)
         elif ended.cancelled:
-            await self._cancelled(attempt)
+            await self._cancelled(attempt, body)
         elif ended.error is not None:
             await self._fail(attempt, ended.error)
         else:
@@ -194,32 +197,20 @@ class StepCall(RecordedCall):
         if activation.probe or activation.closed is not None:
             activation.stop(here=not self.colour.awaits)
         self._reach("retry.wait", None)
-        woken: list[bool] = []
-
-        def wake() -> None:
-            woken.append(True)
-            activation.wake()
-
         try:
-            _, cancelled = await self.colour.run(
-                activation.runtime.threads,
-                activation.wait_until,
-                due,
-                lambda: bool(woken) or self.cancels,
-                on_cancel=wake,
-            )
+            return await self.wait_in_place(lambda: due - activation.clock.now(), lambda: self.cancels)
         except NoThreadError:
             activation.suspend(due, here=not self.colour.awaits)
-        return cancelled
 
     async def _after_giving_up(self, body: Body, ended: Ended) -> None:
         """Settle the doubt about a body that was given up; where it may be run again, that was a failed attempt."""
         attempt, number, undos = body.info.attempt, self.activation.number, list(body.undos)
         self._reach("body.given up", None)
         if undos:
-            await self.append(lambda task, now: task.register_undos(number, now, self.path, undos))
+            named = [(self.path, *undo) for undo in undos]
+            await self.append(lambda task, now: task.register_undos(number, now, named))
         if self.activation.hints.over.is_set():
-            self._leave_in_doubt()
+            self._leave_in_doubt(body)
         record = self.activation.task.steps.get(self.path)
         if self.settings.on_doubt == "hold":
             self._hold_in_doubt(ended.given_up)
@@ -230,12 +221,12 @@ class StepCall(RecordedCall):
         else:
             await self._fail(attempt, StepTimeoutError(ended.given_up))
 
-    async def _cancelled(self, attempt: int) -> None:
+    async def _cancelled(self, attempt: int, body: Body | None = None) -> None:
         """Record that a cancellation from outside has reached this step: no replay could follow it."""
         import asyncio  # noqa: PLC0415  who was cancelled has it
 
         if self.activation.hints.over.is_set():
-            self._leave_in_doubt()
+            self._leave_in_doubt(body)
         message = (
             f"step {self.path} {self.step.name} was cancelled from outside (asyncio.timeout or wait_for around it, or a"
             " cancelled task), at a moment that no replay could find again: give the step a limit by timeout= instead"
@@ -262,7 +253,7 @@ class StepCall(RecordedCall):
     async def _ask(self, record: StepRecord) -> bool:
         """Ask `on_doubt`, and tell whether it happened, which is in the log then; where nobody can tell, hold."""
         ask = cast("Callable[..., Any]", self.settings.on_doubt)
-        ended = await self._enter_doubt(record, ask)
+        ended, undos = await self._enter_doubt(record, ask)
         if self._is_cut_short(ended):
             self.activation.stop(here=not self.colour.awaits)
         answer, why = ended.value, ""
@@ -272,7 +263,7 @@ class StepCall(RecordedCall):
         if isinstance(answer, Happened):
             try:
                 encoded = checked(answer.value, self.activation.runtime.value_limit)
-                await self._succeed(record.attempt, encoded, "on_doubt")
+                await self._succeed(record.attempt, encoded, "on_doubt", undos)
             except UnstorableValueError as error:
                 why = f"{name} could not tell: {Fault.of(error)}"
             else:
@@ -285,8 +276,10 @@ class StepCall(RecordedCall):
             why = f"{name} answered {type(answer).__name__}, not one of Happened, NotHappened, Unknown"
         return self._hold_in_doubt(why)
 
-    async def _enter_doubt(self, record: StepRecord, ask: Callable[..., Any]) -> Ended:
-        """Enter the function that is asked about a step in doubt."""
+    async def _enter_doubt(
+        self, record: StepRecord, ask: Callable[..., Any]
+    ) -> tuple[Ended, Sequence[tuple[str, Any]]]:
+        """Enter the function that is asked about a step in doubt; it may have a word on how to undo it, too."""
         activation = self.activation
         key = idempotency_key(activation.task.birth, self.path)
         facts = (activation.task.id, self.path, self.step.name, record.attempt, record.started)
@@ -294,7 +287,7 @@ class StepCall(RecordedCall):
         body = Body(activation, self._info(record.attempt, None))
         activation.enter_body(body, self.path)
         try:
-            return await self._enter("doubt", body, ask, (doubt,), {}, is_async=False)
+            return await self._enter("doubt", body, ask, (doubt,), {}, is_async=False), body.undos
         except StopAsked as asked:
             activation.leave_body(body)
             activation.stop(here=not self.colour.awaits, cut_off=asked.args)
@@ -308,9 +301,10 @@ class StepCall(RecordedCall):
         """Tell whether user code has asked its own system for something while that closes."""
         return issubclass(type(ended.error), SystemClosedError) and self.activation.hints.stop.is_set()
 
-    def _leave_in_doubt(self) -> NoReturn:
+    def _leave_in_doubt(self, body: Body | None) -> NoReturn:
         """Stop with a body that is cut off because its worker closes: no failure of the step's own."""
-        self.activation.stop(here=not self.colour.awaits, cut_off=[self.path])
+        undos = [(self.path, *undo) for undo in body.undos] if body is not None else []
+        self.activation.stop(here=not self.colour.awaits, cut_off=[self.path], undos=undos)
 
     # ------------------------------------------------------------------ parts
 

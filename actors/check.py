@@ -74,7 +74,9 @@ def check(store: Store, find: Callable[[str], AnyAgent | None], limit: float = L
             except UnreadableTaskError as error:
                 yield Verdict(row, Misfit(UNREADABLE, str(error)))
                 continue
-            if task.ending is None:
+            if task.concluded is not None:  # nothing of the agent's code is run for it any more
+                yield Verdict(row)
+            elif task.ending is None:
                 with _warnings(task.id) as warned:
                     found = replay_within(limit, threads, log, task, agent)
                 runs = task.worker is not None and store.workers.is_alive(task.worker)

@@ -206,7 +206,7 @@ async def _spawn(
 
 async def _append(call: AnyCall, agent: AnyAgent, arguments: Any, tags: Any, policy: str) -> None:
     activation, log = call.activation, call.activation.appender.log
-    number, cancels, task = activation.number, not call.line.cancelled, activation.task
+    number, cancels, task = activation.number, not call.cleans_up, activation.task
     child = child_id(task, call.path)
     options = {"parent_birth": task.birth}
     created = Created(child, 1, log.now(), secrets.token_hex(8), agent.name, arguments, task.id, tags, options)

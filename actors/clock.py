@@ -20,6 +20,10 @@ class Clock:
     Guaranteed: `monotonic()` never goes back. Not guaranteed: that of `now()`, which people and machines set.
     """
 
+    jumps = False
+    """Whether time passes by itself, or only where nothing else goes on."""
+    _ahead = -math.inf
+
     def now(self) -> float:
         """Tell the time as Unix seconds."""
         return time.time()
@@ -30,20 +34,18 @@ class Clock:
 
     def moment(self) -> Moment:
         """Tell the time by both clocks; the monotonic one has a timeline of its own in each process."""
-        return Moment(self.now(), self._timeline, self.monotonic())
+        wall, mono = self.now(), self.monotonic()
+        self._ahead = max(self._ahead, wall - mono)
+        return Moment(wall, self._timeline, mono)
 
     def steady(self) -> float:
-        """Tell what `now()` would say if nobody had set it since this clock was first asked so, in Unix seconds."""
-        wall, mono = self._first
-        return wall + self.monotonic() - mono
+        """Tell what `now()` would say if nobody had ever set it back, as far as `moment` has seen, in Unix seconds."""
+        _, _, mono = self.moment()
+        return self._ahead + mono
 
     @cached_property
     def _timeline(self) -> str:
         return secrets.token_hex(4)
-
-    @cached_property
-    def _first(self) -> tuple[float, float]:
-        return self.now(), self.monotonic()
 
     def wait(self, condition: threading.Condition, seconds: float | None) -> None:
         """Wait on `condition`, which the caller holds, for at most `seconds`; None: until notified.
@@ -67,7 +69,7 @@ class FakeClock(Clock):
     """
 
     def __init__(self, start: float = 1_700_000_000.0, *, jump: bool = False) -> None:
-        self._now, self._jump = start, jump
+        self._now, self.jumps = start, jump
         self._set_by = 0.0
         self._lock = threading.Lock()
         self._waiters: dict[object, tuple[float, threading.Condition]] = {}
@@ -98,10 +100,12 @@ class FakeClock(Clock):
 
     def idle(self, until: float | None) -> None:
         """Jump to `until`, where that is later than now and this clock was made with `jump=True`."""
-        if not self._jump or until is None or not math.isfinite(until):
+        if not self.jumps or until is None or not math.isfinite(until):
             return
         with self._lock:
             self._now = max(self._now, until - self._set_by)
+            while self._now + self._set_by < until:  # the difference was rounded
+                self._now = math.nextafter(self._now, math.inf)
         self._wake()
 
     def wait(self, condition: threading.Condition, seconds: float | None) -> None:

@@ -174,6 +174,7 @@ class Directory:
         activation.expire()
         if row.head > activation.task.version:
             activation.read_news()
+        activation.call_off()
 
     def wait_empty(self, timeout: float) -> bool:
         """Wait until no place is taken, at most `timeout` seconds, and not at all any more after `hasten`."""

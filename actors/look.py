@@ -15,9 +15,10 @@ from actors.documents import row_document, task_document, text_of
 from actors.outline import outline_of_store
 from actors.target import CommandError
 from actors.task_log import TaskLog
+from actors.view import called_off, cancelled_text, owed_undos
 from actors.wording import columns, fitted, held_text, plain, status_line, traceback_text, where
 from domain.errors import UnknownTaskError, UnreadableTaskError
-from domain.events import Failed, TaskEvent
+from domain.events import Cancelled, Failed, TaskEvent
 from domain.faults import Fault
 from domain.fold import fold
 from domain.state import Status
@@ -117,11 +118,26 @@ def tree(store: StoreUrl = DEFAULT_STORE) -> None:
 
 
 def _tell_ending(task: AgentTask, store: str) -> None:
+    _tell_owed(task)
     if task.held is not None:
         typer.echo("\n" + held_text(task, options(store)))
+    elif isinstance(task.ending, Cancelled):
+        typer.echo(f"\n{plain(task.id)}  cancelled  {plain(cancelled_text(task.ending))}")
     elif isinstance(task.ending, Failed):
         fault = Fault.from_data(task.ending.error)
         typer.echo(f"\n{plain(task.id)}  failed  {plain(str(fault))}\n{traceback_text(fault)}")
+
+
+def _tell_owed(task: AgentTask) -> None:
+    """Say who has called off a task that has not ended, and which undos it owes, the first first."""
+    lines = [f"{task.id}  {called}"] if (called := called_off(task)) else []
+    if owed := owed_undos(task):
+        decided = task.concluded is not None or task.cancel is not None
+        what = "this undo" if len(owed) == 1 else f"{len(owed)} undos, in this order"
+        lines.append(f"{task.id}  owes {what}{'' if decided else ', if it fails or is cancelled'}:")
+        lines += [f"  {undo}" for undo in owed]
+    if lines:
+        typer.echo("\n" + "\n".join(plain(line) for line in lines))
 
 
 def _read_log(store: Store, id: str) -> tuple[AgentTask | None, list[TaskEvent], UnreadableTaskError | None]:

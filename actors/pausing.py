@@ -16,7 +16,7 @@ from actors.waits import WaitCall, due_in
 from domain.errors import NestedStepError, OutsideTaskError, WaitTimeoutError
 from domain.events import SignalReceived, WaitEnded
 from domain.retry import MOST_SECONDS
-from domain.waits import ANY, RESERVED, SIGNAL, TIMER, Due, Source, Wait
+from domain.waits import ANY, RESERVED, SIGNAL, TIMER, Due, Source, Wait, first_of
 
 NAME_LIMIT = 200
 """Characters that the name of a signal may have."""
@@ -247,7 +247,7 @@ def _any(caller: Context, awaited: Sequence[Awaited], timeout: float | timedelta
         raise TypeError("wait_any: give at least one thing to wait for")
     sources = tuple(one.source(caller.activation) for one in awaited)
     due = due_in(caller.activation, seconds_of("a timeout", timeout))
-    return Wait(ANY, f"any of {len(sources)}", sources, due)
+    return Wait(ANY, first_of(sources), sources, due)
 
 
 def _first(awaited: Sequence[Awaited], call: WaitCall, ended: WaitEnded) -> First:

@@ -9,6 +9,7 @@ from actors.activation import Activation
 from actors.appender import Decide
 from actors.colours import Colour
 from actors.definitions import AnyStep
+from actors.lines import Left, Over
 from actors.raised import kind_of, mark, remade
 from actors.threads import NoThreadError
 from domain.errors import StepError, TaskCancelled, UnknownTypeError, UnstorableValueError
@@ -30,21 +31,26 @@ class Line(Protocol):
 
 
 class AnyCall:
-    """One call that takes a position."""
+    """One call that takes a position.
 
-    __slots__ = ("activation", "call", "colour", "line", "path")
+    `cleans_up` tells that its line knew of the cancellation of the task when it called; a line in whose scope another
+    one hears of it meanwhile still gets it here.
+    """
+
+    __slots__ = ("activation", "call", "cleans_up", "colour", "line", "path")
 
     def __init__(self, line: Line, call: Call) -> None:
         self.line = line
         self.activation = line.activation
+        self.cleans_up = line.cancelled
         self.colour = line.colour
         self.call = call
         self.path = call.path
 
     @property
     def cancels(self) -> bool:
-        """Whether the task was called off, and this line of its program has not heard of it."""
-        return self.activation.task.cancel is not None and not self.line.cancelled
+        """Whether the task was called off, and this line of its program had not heard of it when it called."""
+        return self.activation.task.cancel is not None and not self.cleans_up
 
     def may_go_on(self) -> None:
         """Stop where nothing new may begin: here ends what a replay can tell."""
@@ -76,6 +82,28 @@ class AnyCall:
             fn(*args)
             return False
         return cancelled
+
+    async def wait_in_place(self, left: Left, over: Over) -> bool:
+        """Wait until no time is left, or it is `over()`; where all of the task waits, it is unwound meanwhile.
+
+        Tells whether a cancellation from outside came first. Raises what closed the activation; NoThreadError.
+        """
+        activation = self.activation
+        if not self.colour.awaits:
+            activation.wait_for(left, over)
+            return False
+        import asyncio  # noqa: PLC0415  a loop runs, so it is there
+
+        job = activation.await_for(activation.runtime.threads, left, over)
+        try:
+            await self.colour.wait(job, None)
+        except asyncio.CancelledError:
+            activation.check()
+            return True
+        finally:
+            activation.forget(job)
+        job.result()
+        return False
 
 
 class RecordedCall(AnyCall):

@@ -8,16 +8,17 @@ does not hold.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
-from actors.activation import Hints
 from actors.directory import Directory
 from actors.family import Family
 from actors.groups import PermanentEntities
+from actors.hints import Hints
 from actors.outage import Outage
 from actors.outbox import Outbox
 from actors.second_looks import SecondLooks
@@ -50,6 +51,7 @@ class Recovery(SupervisedActor):
         self._directory = directory
         self._looks = SecondLooks(worker)
         self._looks_first = False
+        self._seen: Collection[str] = ()
         self._outbox = Outbox(self._log, directory.ring)
         self._family = None if worker.only is None else Family(self._log, directory, worker.only)
         self._next_compare = self._next_permanent = 0.0
@@ -76,7 +78,7 @@ class Recovery(SupervisedActor):
             try:
                 started = self._round()
                 pause = FIRST_POLL if started else min(pause * 1.5, LONGEST_POLL)
-                nap = 0.0 if started else self._nap(pause, idle=started is not None)
+                nap = 0.0 if started or (started == 0 and self._let_time_pass()) else self._nap(pause)
                 outage.over()
             except StoreError as error:
                 nap = 0.0 if self._worker.stopping.is_set() else outage.met(error)
@@ -90,7 +92,7 @@ class Recovery(SupervisedActor):
         None where this worker may claim nothing.
         """
         claims = self._worker.tenure.holds()
-        hosted = self._directory.hosted()
+        hosted = self._seen = self._directory.hosted()
         more = self._looks.read_on(hosted) or self._outbox.empty()
         self._look_after()
         if not claims:
@@ -109,7 +111,7 @@ class Recovery(SupervisedActor):
             return started
         passed_over, live = {*hosted, *self._directory.resting()}, self._log.store.workers.live()
         for row in self._due(live):
-            if row.id in passed_over or self._leaves_to_others(row, live):
+            if row.id in passed_over or self._leaves_to_others(row, live) or self._is_too_early(row):
                 continue
             if self._start(row):
                 started += 1
@@ -122,8 +124,7 @@ class Recovery(SupervisedActor):
 
         Of each batch suspects come first, for which the others have to make way.
         """
-        recorder = self._log.recorder
-        now = max(self._log.now(), self._worker.runtime.clock.steady())  # what waits for a while follows elapsed time
+        recorder, now = self._log.recorder, self._now()
         if self._family is not None:
             due = [row for row in self._family.rows() if place(row)[0] <= now]
             yield from [row for row in sorted(due, key=place) if self._worker.owns_or_may_take(row.owner)]
@@ -235,22 +236,53 @@ class Recovery(SupervisedActor):
         if self._worker.only is None:
             self._permanent.look()
 
-    def _nap(self, pause: float, *, idle: bool) -> float:
-        """Seconds until the next look: the pause, or less where a task is due before for which there is a place.
+    def _now(self) -> float:
+        """Tell what time it is at the latest: a wait for a while follows elapsed time, and the wall may be behind."""
+        return max(self._log.now(), self._worker.runtime.clock.steady())
 
-        `idle` tells that whatever was due has been started, or has no place.
+    def _is_too_early(self, row: IndexRow) -> bool:
+        """Tell whether a task was looked at, and waits by another clock than that by which its row is due."""
+        version, until = self._worker.too_early.get((row.id, row.birth), (0, 0.0))
+        if version == row.head and place(row)[0] > self._log.now():
+            return self._worker.runtime.clock.monotonic() < until
+        self._worker.too_early.pop((row.id, row.birth), None)
+        return False
+
+    def _nap(self, pause: float) -> float:
+        """Seconds until the next look: the pause, or less where a task is due before for which there is a place."""
+        rest = None if self._directory.free() <= 0 else self._next_due()
+        return pause if rest is None else max(0.0, min(pause, rest))
+
+    def _let_time_pass(self) -> bool:
+        """Let a clock that jumps go to what is due first, where nothing but time goes on, here and in all tasks.
+
+        Whatever was due has been started by now, or has no place. Tells whether to look again at once.
         """
-        if self._directory.free() <= 0:
-            return pause
-        due = self._next_due()
-        if idle and not self._directory.hosted():
-            self._worker.runtime.clock.idle(due)
-        return pause if due is None else max(0.0, min(pause, due - self._log.now()))
+        clock, hosted = self._worker.runtime.clock, self._directory.hosted()
+        if not clock.jumps:
+            return False
+        if hosted.keys() != set(self._seen):  # who has ended meanwhile may have left something
+            return True
+        activations = [actor.activation for actor in hosted.values() if actor is not None]
+        awake = [one for one in activations if one is not None and one.closed is None]
+        rests = [one.rests() for one in awake]
+        if len(rests) < len(hosted) or None in rests:
+            return False
+        if self._directory.free() > 0:
+            rests.append(self._next_due())
+        rest = min((rest for rest in rests if rest is not None), default=math.inf)
+        clock.idle(clock.now() + rest)
+        for one in awake:
+            one.wake()
+        return rest < math.inf
 
     def _next_due(self) -> float | None:
-        """Give when the next task that this worker could run is due, of those that are not yet."""
-        now = self._log.now()
+        """Tell in how many seconds the next task that this worker could run is due, of those that are not yet."""
+        now, mono = self._now(), self._worker.runtime.clock.monotonic()
         if self._family is None:
-            return self._log.recorder.next_due(now, agents=self._worker.agents())
-        dues = [row.due for row in self._family.rows() if row.due is not None]
-        return min((due for due in dues if due > now), default=None)
+            due = self._log.recorder.next_due(now, agents=self._worker.agents())
+        else:
+            dues = [row.due for row in self._family.rows() if row.due is not None and row.due > now]
+            due = min(dues, default=None)
+        rests = [until - mono for _, until in self._worker.too_early.values() if until > mono]
+        return min([*rests, *([] if due is None else [due - now])], default=None)

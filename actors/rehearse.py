@@ -41,7 +41,7 @@ from actors.wording import (
     traceback_text,
 )
 from domain.events import Completed, StepSucceeded
-from domain.record import NOW, PATCH, StepRecord
+from domain.record import NOW, PATCH, STEP, StepRecord
 from domain.state import DIFFERS, IN_DOUBT
 from domain.task import AgentTask
 
@@ -230,6 +230,8 @@ def _stop_text(stop: Stop, *, runs: bool) -> str:
     if record is None:
         return f"{'next':<8}  {text}  it has not begun"
     text = named(stop.path, stop.name, record.label)
+    if record.kind != STEP:
+        return f"{'waits':<8}  {text}  {record.kind}, since {clock_time(record.started)}"
     if record.retry_at is not None:
         error = f" after {brief(record.errors[-1])}" if record.errors else ""
         return f"{'waits':<8}  {text}  attempt {record.attempt + 1} at {clock_time(record.retry_at)}{error}"

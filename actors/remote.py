@@ -57,7 +57,9 @@ class Cancellation:
     """What came of a cancel: `accepted` tells whether this one has called the task off; `status` is that of the task.
 
     `doubts` are the paths of steps of which nobody knows whether they happened, where it has ended by this; `cut` tells
-    that no clean-up of the agent's own was, or will be, done. As a text it is said in a line.
+    that no clean-up of the agent's own was, or will be, done. `undos` are those still to be run, or, where it has
+    ended, those that never will be; `ends` is how it ends, where that was decided before. As a text it is said in a
+    line.
     """
 
     task_id: str
@@ -66,14 +68,16 @@ class Cancellation:
     doubts: tuple[str, ...] = ()
     cut: bool = False
     undos: tuple[str, ...] = ()
+    ends: str = ""
 
     def __str__(self) -> str:
+        ended = self.status in ENDED
         if not self.accepted:
-            ended = self.status in ENDED
-            return f"task {self.task_id}: already {self.status if ended else 'cancelled, and cleaning up'}"
-        text = f"task {self.task_id}: " + ("cancelled" if self.status == "cancelled" else "cancel requested")
+            after = f"{self.ends}, and does what it owes" if self.ends else "cancelled, and cleaning up"
+            return f"task {self.task_id}: already {self.status if ended else after}"
+        text = f"task {self.task_id}: " + (self.status if ended else "cancel requested")
         if self.undos:
-            text += f"; to be undone by {', '.join(self.undos)}"
+            text += f"; {'not undone' if ended else 'to be undone'} by {', '.join(self.undos)}"
         if self.cut:
             text += "; the agent's own clean-up is not run"
         return text + (f"; in doubt: step {', '.join(self.doubts)}" if self.doubts else "")
@@ -185,8 +189,10 @@ class Reached:
         task = self._append(decide)
         done = task.concluded if task.ending is None else task.ending
         cut, doubts = getattr(done, "cut", False), tuple(getattr(done, "doubts", ()))
-        undos = tuple(undo.name for _, undo in task.owed_undos) if task.concluded is not None else ()
-        return Cancellation(self.id, accepted, task.status, doubts, cut, undos)
+        owes = task.concluded is not None and task.concluded.status != "completed"
+        undos = tuple(undo.name for _, undo in task.owed_undos) if owes else ()
+        ends = task.concluded.status if task.concluded is not None else ""
+        return Cancellation(self.id, accepted, task.status, doubts, cut, undos, ends)
 
     async def cancel_async(self, reason: str = "", *, by: str | None = None, grace: float = GRACE) -> Cancellation:
         """Do what `cancel` does, without blocking the event loop."""

@@ -12,7 +12,7 @@ from typing import Any
 from actors.activation import Activation
 from actors.children import cancel_child
 from actors.context import Context
-from actors.definitions import find_step
+from actors.definitions import AnyStep, find_step
 from domain.errors import StepError
 from domain.events import Released
 from domain.faults import Fault
@@ -44,8 +44,8 @@ def settle(activation: Activation, near: str) -> None:
 
 def knows_undos(task: AgentTask, near: str) -> bool:
     """Tell whether this process has the steps of all undos that a task still owes."""
-    with suppress(LookupError):
-        return all(find_step(undo.name, near) for _, undo in task.owed_undos)
+    with suppress(LookupError, ValueError, TypeError):
+        return all(_find(undo, near) for _, undo in task.owed_undos)
     return False
 
 
@@ -56,12 +56,12 @@ def _undo(activation: Activation, near: str) -> None:
     for number, undo in enumerate(reversed(task.undos), 1):
         path = f"{UNDOS}/{number}"
         try:
-            step, (args, kwargs) = find_step(undo.name, near), _arguments(undo)
-        except (LookupError, ValueError) as error:
+            step, args, kwargs = _find(undo, near)
+        except (LookupError, ValueError, TypeError) as error:
             message = f"the undo {undo.name} of what was done at {undo.path} cannot be run: {error}"
             activation.hold(DIFFERS, path, {"message": message}, here=True)
         try:
-            scope.call_step(step, tuple(args), kwargs)
+            scope.call_step(step, args, kwargs)
         except StepError as error:
             record = task.steps[path]
             if not isinstance(record.outcome, Released):
@@ -71,8 +71,17 @@ def _undo(activation: Activation, near: str) -> None:
             activation.hold(FAILED_STEP, path, {"message": str(Fault.of(error))}, here=True)
 
 
-def _arguments(undo: Undo) -> Any:
-    return decode(undo.arguments)
+def _find(undo: Undo, near: str) -> tuple[AnyStep, tuple[Any, ...], dict[str, Any]]:
+    """Give the step of an undo, and its arguments.
+
+    Raises LookupError where there is none of that name here, ValueError for arguments of a class that is not here,
+    TypeError where it does not take them any more.
+    """
+    step = find_step(undo.name, near)
+    given: Any = decode(undo.arguments)
+    args, kwargs = given
+    step.arguments(tuple(args), kwargs)
+    return step, tuple(args), kwargs
 
 
 def _await_children(activation: Activation) -> None:

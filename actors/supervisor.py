@@ -69,7 +69,7 @@ class Supervisor(pykka.ThreadingActor):
                 logger.error("the end of %s could not be answered; its log decides", down.name, exc_info=error)
         finally:
             if isinstance(down.actor, TaskActor):
-                fell = _fell(down.error) or not answered or not down.actor.claimed
+                fell = _fell(down.error) or not answered or not (down.actor.claimed or down.actor.too_early)
                 self._directory.leave(down.name, down.actor, fell=fell)
                 self._place_free(down.name)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-from actors.activation import GRACE, Activation, Hints, Refusal
+from actors.activation import GRACE, Activation
 from actors.appender import Appender
 from actors.context import Outcome, run_agent
 from actors.definitions import AnyAgent
 from actors.event_sourced import EventSourcedActor
+from actors.hints import Hints, Refusal
 from actors.info import checked
 from actors.lines import LINGER
 from actors.raised import step_error_of
@@ -40,7 +42,7 @@ from domain.faults import Fault
 from domain.state import FAILED_STEP, FOR_CODE, UNKNOWN_CLASS, UNREADABLE
 from domain.task import AgentTask
 from domain.values import decode
-from domain.waits import settled
+from domain.waits import first_left, settled
 from stores import StoreError
 from stores.crash import SimulatedCrash
 
@@ -70,7 +72,7 @@ class TaskActor(EventSourcedActor):
         super().__init__(worker, task_id, created)
         self.hints = hints
         self.activation: Activation | None = None
-        self.claimed = False
+        self.claimed = self.too_early = False
 
     def live(self) -> None:
         """Run the task as far as it goes. A log that cannot be read is held in the index row and never written to."""
@@ -122,7 +124,8 @@ class TaskActor(EventSourcedActor):
         worker = self.worker
         if worker.stopping.is_set() or not worker.tenure.holds() or not worker.owns_or_may_take(task.worker):
             return []
-        if not self._is_due(task, now):  # another was faster, and has given it back to wait
+        self.too_early = not self._is_due(task, now)
+        if self.too_early:  # or another was faster, and has given it back to wait
             return []
         if task.activation == 0 and (expired := task.expire(now, GRACE)):
             return expired
@@ -133,10 +136,15 @@ class TaskActor(EventSourcedActor):
         """Tell whether there is something to do: by the clock on the wall, or by the time that has passed here."""
         if task.due is not None and now >= task.line:
             return True
-        moment = self.worker.runtime.clock.moment()
-        waits = task.waiting.values()
-        came = any(settled(wait, task.first_mail, moment) is not None for wait in waits)
-        return came if task.waits else task.due is None
+        if task.due is None and not task.waits:
+            return True
+        moment, waits = self.worker.runtime.clock.moment(), list(task.waiting.values()) if task.waits else []
+        if any(settled(wait, task.first_mail, moment) is not None for wait in waits):
+            return True
+        lefts = [first_left(waits, moment), None if task.due is None else task.line - now]
+        rest = min((left for left in lefts if left is not None), default=math.inf)
+        self.worker.too_early[task.id, task.birth] = task.version, moment.mono + rest
+        return False
 
     def _run_and_conclude(self, agent: AnyAgent) -> None:
         try:

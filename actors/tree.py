@@ -32,6 +32,7 @@ from actors.tenure import Tenure
 from actors.worker import Worker
 from domain.errors import OwnershipLost, PerdureError
 from domain.events import TaskEvent
+from domain.state import Named
 from domain.task import AgentTask
 from stores import StoreError
 
@@ -242,11 +243,12 @@ class SupervisionTree:
                 running = activation.running
                 what = f"given up is step {', '.join(running)}" if running else "its agent's own code goes on"
                 logger.warning("task %s did not end within %g s: %s", task_id, grace, what)
-                mark, left = partial(_passivate, activation.number, running), until - time.monotonic()
+                mark = partial(_passivate, activation.number, running, activation.registered())
+                left = until - time.monotonic()
                 with suppress(StoreError, PerdureError, OwnershipLost):
                     activation.appender.append(mark, turn=max(0.0, left))
                 activation.cancel()
 
 
-def _passivate(activation: int, cut_off: list[str], task: AgentTask, now: float) -> list[TaskEvent]:
-    return task.passivate(activation, now, cut_off)
+def _passivate(activation: int, cut_off: list[str], undos: Named, task: AgentTask, now: float) -> list[TaskEvent]:
+    return task.passivate(activation, now, cut_off, undos=undos)

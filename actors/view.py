@@ -161,10 +161,28 @@ def headline(task: AgentTask) -> str:
     if isinstance(task.ending, Cancelled):
         return cut(cancelled_text(task.ending))
     if task.waits:
-        return cut(_joined(_next_try(task), waits_text(task)) or task.place)
-    if task.cancel is not None and task.ending is None:
-        return cut(_joined(task.place, "cancelled, it cleans up"))
-    return task.place
+        return cut(_joined(_next_try(task), waits_text(task), coming_end(task)) or task.place)
+    return cut(_joined(task.place, coming_end(task)))
+
+
+def coming_end(task: AgentTask) -> str:
+    """Say that a task has been called off, or what it still does before its ending; empty where there is no word yet.
+
+    The same in its index row, which is made before the records are folded.
+    """
+    if task.ending is not None:
+        return ""
+    if task.concluded is not None:
+        return f"{task.concluded.status}, it does what it owes"
+    return "cancelled, it cleans up" if task.cancel is not None else ""
+
+
+def called_off(task: AgentTask) -> str:
+    """Say who has called a task off that has not ended, and why; empty where nobody has."""
+    cancel = task.cancel
+    if cancel is None or task.ending is not None:
+        return ""
+    return f"called off by {cancel.by}" + (f": {cancel.reason}" if cancel.reason else "")
 
 
 def cancelled_text(ending: Cancelled) -> str:
@@ -193,7 +211,7 @@ def wait_text(task: AgentTask, wait: Wait) -> str:
         return f'approval "{pause.label}"' if pause is not None else "an approval"
     if wait.kind == CHILD:
         return f"child {wait.name}"
-    return "a time" if wait.kind == TIMER else "the first of several"
+    return "a time" if wait.kind == TIMER else f"the first of {wait.name}"
 
 
 def wait_name(event: WaitBegan | WaitEnded | CancelDelivered) -> str:

@@ -43,16 +43,18 @@ class WaitCall(AnyCall):
             self.wait = task.waiting.get(self.path, self.wait)  # a time that is in the log stands
             cancelled = await self._append() or await self._wait_in_place()
             record = task.steps[self.path]
-            if record.outcome is None and self.line.cancelled and activation.cut_short():
-                activation.check()
-            elif record.outcome is None and cancelled:
-                await self._fail()
-            elif record.outcome is not None:
+            if record.outcome is None and self.cleans_up:
+                await self.run_blocking(activation.cut_short)
+            if record.outcome is not None:
                 activation.after_outcome()
+                continue
+            activation.check()
+            if cancelled:
+                await self._fail()
         return self._over(record)
 
     async def _append(self) -> bool:
-        number, cancels = self.activation.number, not self.line.cancelled
+        number, cancels = self.activation.number, not self.cleans_up
         return await self.append(
             lambda task, now: task.wait(
                 number, now, self.call, self.wait, self.activation.clock.moment(), cancels=cancels
@@ -61,26 +63,16 @@ class WaitCall(AnyCall):
 
     async def _wait_in_place(self) -> bool:
         """Wait until it may be over; tells whether a cancellation from outside came first."""
-        activation, woken = self.activation, list[bool]()
-        if activation.task.steps[self.path].outcome is not None:
+        if self.activation.task.steps[self.path].outcome is not None:
             return False
-
-        def wake() -> None:
-            woken.append(True)
-            activation.wake()
-
         try:
-            _, cancelled = await self.colour.run(
-                *(activation.runtime.threads, activation.wait_for, self._left, lambda: bool(woken) or self._may_end()),
-                on_cancel=wake,
-            )
+            return await self.wait_in_place(self._left, self._may_end)
         except NoThreadError as error:
-            activation.wait_for_threads(error, here=not self.colour.awaits)
-        return cancelled
+            self.activation.wait_for_threads(error, here=not self.colour.awaits)
 
     def _left(self) -> float | None:
         left = first_left([self.wait], self.activation.clock.moment())
-        if self.line.cancelled and self.activation.task.concluded is None:
+        if self.cleans_up and self.activation.task.concluded is None:
             grace = self.activation.task.cancel_until - self.activation.clock.now()
             left = grace if left is None else min(left, grace)
         return left

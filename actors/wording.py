@@ -67,6 +67,8 @@ def outcome_of(record: StepRecord) -> tuple[str, str]:
         return "decided", decision(outcome)
     if isinstance(outcome, StepFailed):
         return "failed", brief(Fault.from_data(outcome.error))
+    if isinstance(outcome, CancelDelivered):
+        return "cancelled", "in doubt" if record.in_doubt else ""
     return "replayed", ""
 
 

@@ -25,6 +25,8 @@ class Worker:
     `siblings`, where there are groups, are told when a task of a group crashes.
     `tenure` is its lease; while that does not hold, nothing is claimed and no body starts.
     `held_here` are the tasks, by id and birth, with the version at which this worker has held them for its code.
+    `too_early` are those whose time the index row has, but which wait by another clock: with the version that was seen
+    and the monotonic time before which it is of no use to look again.
     `wake` makes recovery look at once; `stopping` says that no new body starts, `over` that nothing is written.
     """
 
@@ -40,6 +42,7 @@ class Worker:
     tenure: Tenure = field(default_factory=Tenure)
     siblings: Siblings | None = None
     held_here: dict[tuple[str, str], int] = field(default_factory=dict)
+    too_early: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     wake: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)

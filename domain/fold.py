@@ -59,6 +59,7 @@ def _succeeded(task: AgentTask, event: StepSucceeded) -> None:
 
 
 def _step_failed(task: AgentTask, event: StepFailed) -> None:
+    _waits_no_longer(task, event.path)
     again = "" if event.retry_at is None else f", attempt {event.attempt} failed, to be tried again"
     task.place = f"step {event.path} {event.name}{again}"
     task.strikes = task.deaths = 0
@@ -95,9 +96,13 @@ def _wait_began(task: AgentTask, event: WaitBegan) -> None:
 
 
 def _wait_ended(task: AgentTask, event: WaitEnded) -> None:
-    if event.path in task.waiting:
-        task.waiting = {path: wait for path, wait in task.waiting.items() if path != event.path}
+    _waits_no_longer(task, event.path)
     task.strikes = task.deaths = 0
+
+
+def _waits_no_longer(task: AgentTask, path: str) -> None:
+    if path in task.waiting:
+        task.waiting = {other: wait for other, wait in task.waiting.items() if other != path}
 
 
 def _received(task: AgentTask, event: SignalReceived) -> None:
@@ -118,13 +123,13 @@ def _approval_requested(task: AgentTask, event: ApprovalRequested) -> None:
 
 def _cancel_requested(task: AgentTask, event: CancelRequested) -> None:
     task.cancel, task.cancel_until = event, event.timestamp + event.grace
-    if task.waits:
+    rests = task.worker is None and task.due is not None and task.due > event.timestamp  # after a crash
+    if task.waits or rests:
         _go_on(task, event.timestamp)
 
 
 def _cancel_delivered(task: AgentTask, event: CancelDelivered) -> None:
-    if event.path in task.waiting:
-        task.waiting = {path: wait for path, wait in task.waiting.items() if path != event.path}
+    _waits_no_longer(task, event.path)
     if not task.delivered and task.cancel is not None:
         task.delivered, task.cancel_until = True, max(task.cancel_until, event.timestamp + task.cancel.grace)
 

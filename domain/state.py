@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from domain.events import (
     Cancelled,
@@ -69,6 +70,10 @@ class Undo(NamedTuple):
     path: str
     name: str
     arguments: Any
+
+
+Named: TypeAlias = Sequence[tuple[str, str, Any]]
+"""Undos of bodies that may not be registered yet: the path of each, its step's name, and the arguments."""
 
 
 class TaskState:
@@ -166,6 +171,20 @@ class TaskState:
         """The undos that have not run, the last registered first, each with the path at which it is to run."""
         undos = [(f"{UNDOS}/{number}", undo) for number, undo in enumerate(reversed(self.undos), 1)]
         return [(path, undo) for path, undo in undos if path not in self.steps or self.steps[path].outcome is None]
+
+    def unregistered(self, undos: Named) -> list[tuple[str, str, Any]]:
+        """Give those undos of bodies that are not registered yet, each with its path; none of a step with an outcome.
+
+        An earlier attempt may have said the same already.
+        """
+        known, fresh = list[tuple[str, str, Any]](self.undos), list[tuple[str, str, Any]]()
+        for undo in undos:
+            record = self.steps.get(undo[0])
+            if undo in known:
+                known.remove(undo)
+            elif record is None or record.outcome is None:
+                fresh.append(undo)
+        return fresh
 
     @property
     def owed_children(self) -> list[tuple[str, str]]:

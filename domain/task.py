@@ -45,6 +45,7 @@ from domain.state import (
     FOR_CODE,
     IN_DOUBT,
     STRIKES,
+    Named,
     TaskState,
 )
 from domain.values import dumps
@@ -120,11 +121,13 @@ class AgentTask(TaskState):
         if record is not None and record.outcome is not None:
             raise RuntimeError(f"task {self.id}: step {path} {name} has its outcome already")
         version, ended = self.version + 1, list[TaskEvent]()
+        if source and not undos:  # its body ran, and what that has registered stands
+            undos = [(undo.name, undo.arguments) for undo in self.undos if undo.path == path]
         if error is not None:
             ended.append(StepFailed(self.id, version, now, path, kind, name, digest, attempt, error, retry_at))
         else:
             ended.append(StepSucceeded(self.id, version, now, path, kind, name, digest, attempt, value, source))
-        return ended + self._undos(version + 1, now, path, undos) if undos else ended
+        return ended + self._undos(version + 1, now, [(path, *undo) for undo in undos]) if undos else ended
 
     def deliver_cancel(
         self, activation: int, now: float, call: Call, undos: Sequence[tuple[str, Any]] = ()
@@ -133,7 +136,8 @@ class AgentTask(TaskState):
         self.guard(activation)
         record = self.steps.get(call.path)
         delivered = self._delivered(now, call, record is None or record.outcome is None)
-        return [*delivered, *self._undos(self.version + 2, now, call.path, undos)] if delivered else []
+        named = self.unregistered([(call.path, *undo) for undo in undos])
+        return [*delivered, *self._undos(self.version + 2, now, named)] if delivered else []
 
     def _delivered(self, now: float, call: Call, cancels: bool) -> list[TaskEvent]:
         if not cancels or self.cancel is None:
@@ -141,15 +145,15 @@ class AgentTask(TaskState):
         path, kind, name, digest = call
         return [CancelDelivered(self.id, self.version + 1, now, path, kind, name, digest)]
 
-    def _undos(self, version: int, now: float, path: str, undos: Sequence[tuple[str, Any]]) -> list[TaskEvent]:
-        return [UndoRegistered(self.id, version + n, now, path, *undo) for n, undo in enumerate(undos)]
+    def _undos(self, version: int, now: float, undos: Named) -> list[TaskEvent]:
+        return [UndoRegistered(self.id, version + n, now, *undo) for n, undo in enumerate(undos)]
 
-    def register_undos(
-        self, activation: int, now: float, path: str, undos: Sequence[tuple[str, Any]]
-    ) -> list[TaskEvent]:
-        """Register what a body that was given up has said of how to undo it: it may have happened."""
+    def register_undos(self, activation: int, now: float, undos: Named) -> list[TaskEvent]:
+        """Register what bodies that were given up have said of how to undo them, each with its path: each may have
+        happened.
+        """
         self.guard(activation)
-        return self._undos(self.version + 1, now, path, undos)
+        return self._undos(self.version + 1, now, self.unregistered(undos))
 
     def restart(
         self, activation: int, now: float, error: Fault, *, where: str, jitter: float, limit: int | None
@@ -174,15 +178,17 @@ class AgentTask(TaskState):
         return [RestartAsked(self.id, self.version + 1, now, cause, by)]
 
     def passivate(
-        self, activation: int, now: float, cut_off: list[str], *, due: float | None = None
+        self, activation: int, now: float, cut_off: list[str], *, due: float | None = None, undos: Named = ()
     ) -> list[TaskEvent]:
         """Mark a deliberate stop, so that it is no strike; nothing where the activation is over already.
 
-        With `due` the task does nothing but wait until then.
+        With `due` the task does nothing but wait until then. `undos` are those of bodies that were cut off.
         """
         if self.activation != activation or self.worker is None:
             return []
-        return [Passivated(self.id, self.version + 1, now, activation, cut_off, due, due is not None)]
+        owed = self._undos(self.version + 1, now, self.unregistered(undos)) if undos else []
+        version = self.version + len(owed) + 1
+        return [*owed, Passivated(self.id, version, now, activation, cut_off, due, due is not None)]
 
     def hold(self, activation: int, now: float, reason: str, path: str, details: dict[str, Any]) -> list[TaskEvent]:
         """Park the task with a reason."""
@@ -319,11 +325,12 @@ class AgentTask(TaskState):
         return [SignalReceived(self.id, self.version + 1, now, name, name, answer, by)]
 
     def request_cancel(self, now: float, reason: str, by: str, grace: float) -> list[TaskEvent]:
-        """Call the task off, once; nothing where it has ended.
+        """Call the task off, once; nothing where it has ended, or how it ends is decided.
 
         One that has never run, or is held, has nobody who could clean up: it ends at once, or with what it owes.
         """
-        if self.ending is not None or (self.cancel is not None and self.held is None):
+        decided = self.cancel is not None or self.concluded is not None
+        if self.ending is not None or (decided and self.held is None):
             return []
         events = list[TaskEvent]()
         if self.cancel is None:

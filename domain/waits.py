@@ -6,6 +6,7 @@ has passed, whatever the clocks say, and of two things in the log the first coun
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -59,6 +60,25 @@ class Source(NamedTuple):
     due: Due | None = None
 
 
+NAME_LIMIT = 200
+"""Characters that name a wait for the first of several."""
+
+
+def first_of(sources: Sequence[Source]) -> str:
+    """Name a wait for the first of several by what they are: where the code asks for others, a replay sees it.
+
+    >>> first_of([Source(SIGNAL, "paid"), Source(TIMER), Source(APPROVAL, answer_name("3"))])
+    'signal paid, timer, approval 3'
+    """
+    text = ", ".join(
+        f"{kind} {name[1:].partition(' ')[2] if name[:1] == RESERVED else name}".strip() for kind, name, _ in sources
+    )
+    if len(text) <= NAME_LIMIT:
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{text[:NAME_LIMIT]}… ({len(sources)} in all, {digest})"
+
+
 class Wait(NamedTuple):
     """A wait: for the first of its sources, or until `due`."""
 
@@ -94,6 +114,7 @@ TIMED_OUT = (-1, 0)
 def settled(wait: Wait, first: Callable[[str], int | None], moment: Moment) -> tuple[int, int] | None:
     """Tell how a wait is over: the number of its source, and the version of what came; None where it is not.
 
+    What came first counts: of times that have passed together the first of the sources, and the wait's own last.
     `first` gives the version of the first thing under a name that nobody has taken.
     """
     came = [
@@ -104,14 +125,9 @@ def settled(wait: Wait, first: Callable[[str], int | None], moment: Moment) -> t
     if came:
         version, number = min(came)
         return number, version
-    passed = [
-        (source.due.left(moment), number)
-        for number, source in enumerate(wait.sources)
-        if source.due is not None and source.due.left(moment) <= 0
-    ]
-    if passed:
-        return min(passed)[1], 0
-    return TIMED_OUT if wait.due is not None and wait.due.left(moment) <= 0 else None
+    times = [(source.due, (number, 0)) for number, source in enumerate(wait.sources)] + [(wait.due, TIMED_OUT)]
+    passed = [(left, how) for due, how in times if due is not None and (left := due.left(moment)) <= 0]
+    return min(passed, key=lambda one: one[0])[1] if passed else None
 
 
 def first_left(waits: Sequence[Wait], moment: Moment) -> float | None:

@@ -39,6 +39,7 @@ from actors import (
 from actors.appender import Appender
 from actors.context import Context
 from actors.definitions import current
+from actors.lines import LOOK_AGAIN
 from actors.task_log import TaskLog
 from actors.testing import CrashPlan, FakeClock, SimulatedCrash, every_crash_point
 from domain.events import Completed, Passivated, StepFailed, StepSucceeded
@@ -493,14 +494,14 @@ def test_the_order_in_which_branches_run_may_differ_between_runs(disk: Store, no
 
 
 class WaitingClock(FakeClock):
-    """Tells when somebody waits by it in place for longer than a quarter of an hour."""
+    """Tells when somebody waits by it in place for longer than a moment: looking at it again and again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waits = threading.Event()
 
     def wait(self, condition: threading.Condition, seconds: float | None) -> None:
-        if seconds is not None and seconds > 900:
+        if seconds == LOOK_AGAIN:
             self.waits.set()
         super().wait(condition, seconds)
 

@@ -24,5 +24,5 @@ def test_the_examples_of_a_module_are_true(name: str) -> None:
 
 
 def test_the_policies_have_examples() -> None:
-    for name in ("domain.retry", "domain.journal", "domain.task"):
+    for name in ("domain.retry", "domain.journal", "domain.state", "domain.waits"):
         assert doctest.testmod(importlib.import_module(name)).attempted > 0

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from actors import agent, step
-from actors.activation import Hints
 from actors.definitions import find_agent, known_agents
+from actors.hints import Hints
 from actors.runtime import Runtime
 from actors.supervised import Down
 from actors.task_actor import AgentCrashError, TaskActor

@@ -16,10 +16,10 @@ import pykka
 import pytest
 
 from actors import AgentSystem, ResolveError, TaskHeldError, TaskRef, agent, step
-from actors.activation import Hints
 from actors.appender import Appender
 from actors.definitions import find_agent, known_agents
 from actors.directory import Directory
+from actors.hints import Hints
 from actors.lease import Lease
 from actors.recovery import Recovery
 from actors.runtime import Runtime

@@ -48,8 +48,8 @@ class Hints:
 
     `stop`, the worker's, and `way`, the task's own, are looked at before each body; after `over` nobody waits for
     bodies any more. `proven` is called at the first outcome, `lend` while a body waits for a task. While not
-    `leased()`, no body begins; where it is `crowded()`, others stand in line for the place. `look` makes the worker
-    look for work at once, `ring` at a task that may run here.
+    `leased()`, no body begins; where it is `crowded()`, others stand in line for the place. `adopt` tells the
+    worker of a child, `ring` makes it look at a task that may run here.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -59,7 +59,7 @@ class Hints:
     lend: Callable[[], AbstractContextManager[None]] = nullcontext
     leased: Callable[[], bool] = lambda: True
     crowded: Callable[[], bool] = lambda: False
-    look: Callable[[], None] = lambda: None
+    adopt: Callable[[str], None] = lambda _: None
     ring: Callable[[str], None] = lambda _: None
 
     def asked_to_stop(self) -> bool:
@@ -163,7 +163,7 @@ class Activation(Lines):
             self._await_bodies()
             self.appender.append(mark)
         except BaseException as error:
-            self.closed = self._unwritten(error)
+            self.closed = self.unwritten(error)
         finally:
             with self._gate:
                 self._ending = False
@@ -200,7 +200,7 @@ class Activation(Lines):
             while self._bodies and not self.hints.over.is_set():
                 self._gate.wait(LOOK_AGAIN)
 
-    def _unwritten(self, error: BaseException) -> BaseException:
+    def unwritten(self, error: BaseException) -> BaseException:
         """Give what unwinds an agent of which something could not be written."""
         if not isinstance(error, Exception):
             return error
@@ -220,14 +220,14 @@ class Activation(Lines):
         except StopAsked:
             raise
         except BaseException as error:
-            self.close(self._unwritten(error))
+            self.close(self.unwritten(error))
 
     def last_heartbeat(self, path: str) -> str | None:
         """Give the detail of the last heartbeat of a step; what keeps it from being read closes the activation."""
         try:
             found = self.store.recorder.select_heartbeat(self.task.id, self.task.birth, path)
         except BaseException as error:
-            self.close(self._unwritten(error))
+            self.close(self.unwritten(error))
         return None if found is None else found[1]
 
     def forget_heartbeat(self, path: str) -> None:

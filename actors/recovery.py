@@ -69,9 +69,11 @@ class Recovery(SupervisedActor):
     def live(self) -> None:
         """Loop until the system stops."""
         pause, wake = FIRST_POLL, self._worker.wake
-        outage = Outage("recovery waits", "recovery goes on")
+        outage, only = Outage("recovery waits", "recovery goes on"), self._worker.only
         while not self._worker.stopping.is_set():
             try:
+                if only is not None and not only.was_read:
+                    only.read(self._log)
                 started = self._round()
                 pause = FIRST_POLL if started else min(pause * 1.5, LONGEST_POLL)
                 nap = 0.0 if started else self._nap(pause, idle=started is not None)
@@ -89,7 +91,7 @@ class Recovery(SupervisedActor):
         """
         claims = self._worker.tenure.holds()
         hosted = self._directory.hosted()
-        more = self._looks.read_on(hosted) or self._outbox.empty()
+        more = any([self._looks.read_on(hosted), self._outbox.empty()])
         self._look_after()
         if not claims:
             return None
@@ -123,9 +125,8 @@ class Recovery(SupervisedActor):
         recorder, only = self._log.recorder, self._worker.only
         now = max(self._log.now(), self._worker.runtime.clock.steady())  # what waits for a while follows elapsed time
         if only is not None:
-            row = recorder.select_entry(only)
-            if row is not None and place(row)[0] <= now and self._worker.owns_or_may_take(row.owner):
-                yield row
+            rows = [row for row in only.rows(self._log) if place(row)[0] <= now]
+            yield from (row for row in sorted(rows, key=place) if self._worker.owns_or_may_take(row.owner))
             return
         agents, busy = self._worker.agents(), [one for one in live if not self._worker.owns_or_may_take(one)]
         after, limit = START, self._directory.free() + SPARE
@@ -152,7 +153,7 @@ class Recovery(SupervisedActor):
             lambda: self._lend(row.id),
             worker.tenure.holds,
             lambda: self._directory.free() <= 0,
-            worker.wake.set,
+            self._adopt,
             self._ring,
         )
         actor = TaskActor.launch(worker, row.id, hints)
@@ -179,6 +180,11 @@ class Recovery(SupervisedActor):
         with self._directory.lend(task_id):
             self._worker.wake.set()
             yield
+
+    def _adopt(self, child: str) -> None:
+        if self._worker.only is not None:
+            self._worker.only.adopt(child)
+        self._worker.wake.set()
 
     def _ring(self, task_id: str) -> None:
         self._directory.ring(task_id)
@@ -251,5 +257,4 @@ class Recovery(SupervisedActor):
         recorder, now, only = self._log.recorder, self._log.now(), self._worker.only
         if only is None:
             return recorder.next_due(now, agents=self._worker.agents())
-        row = recorder.select_entry(only)
-        return row.due if row is not None and row.due is not None and row.due > now else None
+        return min((row.due for row in only.rows(self._log) if row.due is not None and row.due > now), default=None)

@@ -188,9 +188,12 @@ def received_text(event: SignalReceived) -> str:
 
 def has_worker(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> bool:
     """Tell whether a living worker would run this task: one that knows its agent, and is not there for another task."""
-    return any(
-        row.agent in about.get("agents", ()) and about.get("only") in (None, row.id) for about in workers.values()
-    )
+    return any(row.agent in about.get("agents", ()) and _is_of(row.id, about.get("only")) for about in workers.values())
+
+
+def _is_of(task_id: str, only: str | None) -> bool:
+    """Tell whether a task is the one for which a worker is there, or looks like a descendant of it."""
+    return only is None or task_id == only or task_id.startswith(f"{only}/")
 
 
 def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -222,6 +225,7 @@ def status_line(task: AgentTask, workers: Collection[str]) -> str:
         ),
         *([WORKER_DIED] if lost else []),
         f"agent {plain(task.agent)}",
+        *([plain(f"child of {task.parent}")] if task.parent else []),
         f"created {local(task.created):%Y-%m-%d %H:%M:%S}, {ago(task.created, now)} ago",
         f"{task.activation} activation{'s' if task.activation != 1 else ''}",
         *[plain(f"{name}={text}") for name, text in task.tags.items()],

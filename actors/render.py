@@ -134,7 +134,7 @@ def _what(event: TaskEvent) -> str:
     if "name" not in facts or isinstance(event, SignalReceived):
         return rest
     text = facts["name"] + (f' "{facts["label"]}"' if facts.get("label") else "")
-    attempt = f" (attempt {facts['attempt']})" if facts["attempt"] > 1 else ""
+    attempt = f" (attempt {facts['attempt']})" if facts.get("attempt", 1) > 1 else ""
     return f"{plain(text)}{attempt}  {rest}".rstrip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 from actors.activation import Activation
@@ -69,11 +70,14 @@ class WaitCall(AnyCall):
             woken.append(True)
             activation.wake()
 
+        cleans_up = self.line.cancelled and activation.task.concluded is None
         try:
-            _, cancelled = await self.colour.run(
-                *(activation.runtime.threads, activation.wait_for, self._left, lambda: bool(woken) or self._may_end()),
-                on_cancel=wake,
-            )
+            with activation.hints.lend() if cleans_up else nullcontext():  # what it waits for may need the place
+                _, cancelled = await self.colour.run(
+                    *(activation.runtime.threads, activation.wait_for),
+                    *(self._left, lambda: bool(woken) or self._may_end()),
+                    on_cancel=wake,
+                )
         except NoThreadError as error:
             activation.wait_for_threads(error, here=not self.colour.awaits)
         return cancelled

@@ -27,12 +27,13 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     pausing, undo, approvals, children    sleep, receive, wait_any; compensate; people; children
 #     settling, entity_ref                  what a task owes before it ends; how an entity is asked
 #     branches, frameworks                  side by side; steps by name
-#     groups, worker                        who begins anew with whom; what the actors of one worker share
+#     groups, family, worker                who begins anew with whom; what a worker runs that has one task only; what
+#                                           the actors of one worker share
 #     tenure, outage                        the rules of the lease; growing waits for the store
 #     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
 #     directory, supervisor                 who is active; what follows an end
 #     lease, second_looks                   beats and the frozen; what is held and looked at again
-#     family, outbox, recovery              a task with its children; which parents have to be told; what is due
+#     outbox, recovery                      which parents have to be told of their children; what is due
 #     tree, outline                         the supervision tree in one constructor; trees to look at
 #     notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
 #     replay, history                       one log against today's code; a log as a file

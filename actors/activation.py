@@ -123,7 +123,7 @@ class Activation(Lines):
             self.flush()
             self.appender.append(mark)
         except BaseException as error:
-            self.closed = self._unwritten(error)
+            self.closed = self.unwritten(error)
         finally:
             with self._gate:
                 self._ending = False
@@ -161,7 +161,7 @@ class Activation(Lines):
             while self._bodies and not self.hints.over.is_set():
                 self._gate.wait(LOOK_AGAIN)
 
-    def _unwritten(self, error: BaseException) -> BaseException:
+    def unwritten(self, error: BaseException) -> BaseException:
         """Give what unwinds an agent of which something could not be written."""
         if not isinstance(error, Exception):
             return error
@@ -182,7 +182,7 @@ class Activation(Lines):
         except StopAsked:
             raise
         except BaseException as error:
-            self.close(self._unwritten(error))
+            self.close(self.unwritten(error))
 
     def flush(self) -> None:
         """Store what was emitted before the next append: a follower sees what a step has said, then its end."""
@@ -193,7 +193,7 @@ class Activation(Lines):
         try:
             found = self.store.recorder.select_heartbeat(self.task.id, self.task.birth, path)
         except BaseException as error:
-            self.close(self._unwritten(error))
+            self.close(self.unwritten(error))
         return None if found is None else found[1]
 
     def forget_heartbeat(self, path: str) -> None:

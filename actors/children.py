@@ -50,7 +50,7 @@ class ChildRef(Awaited, Generic[R]):
         """Wait for what the child returns, in a sync agent, and give a fresh copy of it.
 
         `timeout`: seconds, or a timedelta; the child goes on then. Raises ChildError where it has failed or was
-        cancelled, WaitTimeoutError, and what `sleep` does.
+        cancelled, WaitTimeoutError, ValueError for what is no child of this task, and what `sleep` does.
         """
         caller = caller_of("ChildRef.result()")
         ended = caller.wait("ChildRef.result()", self._wait(caller, timeout), "child.result_async")
@@ -77,7 +77,9 @@ class ChildRef(Awaited, Generic[R]):
         """Wait for the result: `await child`."""
         return self.result_async().__await__()
 
-    def source(self, activation: Activation) -> Source:  # noqa: ARG002  its name is the same in every activation
+    def source(self, activation: Activation) -> Source:
+        if self.id not in activation.task.children:
+            raise ValueError(f"{self.id} is no child of task {activation.task.id}: only its parent hears of its end")
         return Source(CHILD, child_name(self.id))
 
     def take(self, call: WaitCall, letter: SignalReceived | None) -> R:
@@ -201,6 +203,7 @@ async def _spawn(
     if isinstance(record.outcome, CancelDelivered):
         call.raise_cancelled()
     assert isinstance(record.outcome, ChildSpawned)  # noqa: S101  a position of that kind has no other
+    caller.activation.hints.adopt(record.outcome.child)
     return ChildRef(record.outcome.child)
 
 
@@ -214,7 +217,6 @@ async def _append(call: AnyCall, agent: AnyAgent, arguments: Any, tags: Any, pol
     await call.append(
         lambda task, now: task.spawn_child(number, now, call.call, child, policy, cancels=cancels), births=births
     )
-    activation.hints.look()
 
 
 def cancel_child(activation: Activation, child: str, reason: str) -> None:

@@ -70,6 +70,7 @@ def task_document(
         "id": task.id,
         "status": task.status,
         "agent": task.agent,
+        "parent": view.parent,
         "created": moment(task.created),
         "updated": moment(task.updated),
         "due": moment(task.due) if task.status in ("queued", "waiting") else None,

@@ -1,44 +1,50 @@
-"""One task and its descendants, for a worker that is there for that one task."""
+"""What a worker may run that is there for one task only: that task, and what descends from it."""
 
 from __future__ import annotations
 
-from actors.directory import Directory
+import threading
+from contextlib import suppress
+
 from actors.task_log import TaskLog
 from domain.errors import PerdureError
+from domain.state import ENDED
+from domain.waits import child_name
 from stores import IndexRow
 
 
 class Family:
-    """A task, its children, and theirs, as their logs have them. For one thread.
+    """One task and its open descendants, as far as they are known: from the log at first, then as they are spawned.
 
-    The log of one that does not run here is read again only where it has changed.
+    Safe in all threads. Not guaranteed: a descendant that another worker spawns; that worker may run it too.
     """
 
-    def __init__(self, log: TaskLog, directory: Directory, root: str) -> None:
-        self._log = log
-        self._directory = directory
-        self._root = root
-        self._children: dict[str, tuple[int, list[str]]] = {}
+    def __init__(self, head: str) -> None:
+        self.head = head
+        self.was_read = False
+        self._ids = frozenset([head])
+        self._changing = threading.Lock()
 
-    def rows(self) -> list[IndexRow]:
-        """Give the index rows of all of them. Raises the store's errors."""
-        found: dict[str, IndexRow] = {}
-        generation = [self._root]
-        while generation:
-            rows = self._log.recorder.select_rows([one for one in generation if one not in found])
-            found |= rows
-            generation = [child for row in rows.values() for child in self._children_of(row)]
-        return list(found.values())
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._ids
 
-    def _children_of(self, row: IndexRow) -> list[str]:
-        actor = self._directory.hosted().get(row.id)
-        if actor is not None and actor.activation is not None:
-            return list(actor.activation.task.children.copy())
-        head, children = self._children.get(row.id, (0, []))
-        if head != row.head:
-            try:
-                children = list(self._log.load(row.id).children)
-            except PerdureError:  # it cannot be read: nobody runs it
-                children = []
-            self._children[row.id] = row.head, children
-        return children
+    def adopt(self, child: str) -> None:
+        """Take in a child."""
+        with self._changing:
+            self._ids |= {child}
+
+    def rows(self, log: TaskLog) -> list[IndexRow]:
+        """Give the index rows of all; who has ended is forgotten. Raises the store's errors."""
+        rows = list(log.recorder.select_rows(self._ids).values())
+        with self._changing:
+            self._ids -= {row.id for row in rows if row.status in ENDED and row.id != self.head}
+        return rows
+
+    def read(self, log: TaskLog) -> None:
+        """Take in whom the log knows: children that have not ended, and theirs. Raises the store's errors."""
+        found = [self.head]
+        for task_id in found:
+            self.adopt(task_id)
+            with suppress(PerdureError):  # it is not there yet, or cannot be read
+                task = log.load(task_id)
+                found += [child for child in task.children if child_name(child) not in task.mail]
+        self.was_read = True

@@ -15,7 +15,7 @@ class Hints:
     `stop`, the worker's, and `way`, the task's own, are looked at before each body; after `over` nobody waits for
     bodies any more. `proven` is called at the first outcome, `lend` while a body waits for a task. While not
     `leased()`, no body begins; where it is `crowded()`, others stand in line for the place. `look` makes the worker
-    look for work at once, `ring` at a task that may run here.
+    look for work at once, `ring` at a task that may run here; `adopt` tells it of a child.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -26,6 +26,7 @@ class Hints:
     leased: Callable[[], bool] = lambda: True
     crowded: Callable[[], bool] = lambda: False
     look: Callable[[], None] = lambda: None
+    adopt: Callable[[str], None] = lambda _: None
     ring: Callable[[str], None] = lambda _: None
 
     def asked_to_stop(self) -> bool:

@@ -7,14 +7,16 @@ word into the parent's log, once, and takes the mark away; in between anybody ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from actors.appender import Appender
 from actors.task_log import UNTOLD, TaskLog
-from domain.errors import PerdureError, SignalConflictError, TaskEndedError, UnknownTaskError
+from domain.errors import PerdureError, SignalConflictError, TaskEndedError, UnknownTaskError, UnreadableTaskError
 from domain.events import Cancelled, Completed, Failed, TaskEvent
+from domain.retry import restart_delay
 from domain.task import AgentTask
 from domain.waits import child_name
 from stores import AppendConflictError, IndexRow
@@ -23,6 +25,8 @@ logger = logging.getLogger("perdure")
 
 PAGE = 100
 """Children whose ends are told at a time."""
+PARENTS, KEPT = 8, 10.0
+"""Parents whose state is kept for their next child, and for how many seconds: it is not read anew for each child."""
 
 
 def end_of(ending: Completed | Failed | Cancelled) -> dict[str, Any]:
@@ -37,53 +41,92 @@ def end_of(ending: Completed | Failed | Cancelled) -> dict[str, Any]:
 class Outbox:
     """Tells parents. For one thread.
 
-    `ring` is told of each parent that has news. A word that cannot be told, for its parent cannot be read, is tried
-    again by the next worker.
+    `ring` is told of each parent that has news. A word that cannot be told, for a log cannot be read, is tried again,
+    after longer and longer; nothing else waits for it.
     """
 
     def __init__(self, log: TaskLog, ring: Callable[[str], None]) -> None:
         self._log = log
         self._ring = ring
-        self._given_up: set[tuple[str, str]] = set()
+        self._parents: dict[str, Appender] = {}
+        self._told = 0.0
+        self._put_off: dict[tuple[str, str], tuple[int, float]] = {}
 
     def empty(self) -> bool:
         """Tell some, if there are any; tells whether there may be more. Raises the store's errors."""
-        found = self._log.recorder.select_held(UNTOLD, limit=PAGE + len(self._given_up))
-        rows = [row for row in found if (row.id, row.birth) not in self._given_up]
+        now = time.monotonic()
+        resting = {key for key, (_, until) in self._put_off.items() if until > now}
+        found = self._log.recorder.select_held(UNTOLD, limit=PAGE + len(resting))
+        rows = [row for row in found if (row.id, row.birth) not in resting]
         families: dict[str, list[tuple[IndexRow, AgentTask]]] = {}
         for row in rows:
             try:
-                child = self._log.load(row.id)
+                child = self._child(row)
             except PerdureError as error:
-                self._give_up([row], error)
+                self._rest([row], error)
             else:
                 families.setdefault(child.parent, []).append((row, child))
         for parent, children in families.items():
             self._tell(parent, children)
+            self._told = now
+        if self._parents and now > self._told + KEPT:
+            self._parents.clear()
         return len(rows) >= PAGE
 
-    def _tell(self, parent: str, children: Iterable[tuple[IndexRow, AgentTask]]) -> None:
-        rows = [row for row, _ in children]
+    def _child(self, row: IndexRow) -> AgentTask:
         try:
-            appender = Appender(self._log, self._log.load(parent))
-            appender.append(lambda task, now: _words(task, now, [child for _, child in children]))
+            return self._log.load(row.id)
+        except UnknownTaskError as error:
+            raise UnreadableTaskError(f"{error}, but an index row of it", task_id=row.id, version=1) from None
+
+    def _tell(self, parent: str, children: Sequence[tuple[IndexRow, AgentTask]]) -> None:
+        rows, ended = [row for row, _ in children], [child for _, child in children]
+        try:
+            self._append(parent, ended)
         except (UnknownTaskError, TaskEndedError):
             pass  # nobody asks any more
         except PerdureError as error:
-            self._give_up(rows, error)
+            self._rest(rows, error)
             return
         self._ring(parent)
         for row in rows:
-            with suppress(AppendConflictError):  # another was faster
+            self._put_off.pop((row.id, row.birth), None)
+            with suppress(AppendConflictError):  # the child is another by now
                 self._log.recorder.update_index(row._replace(hold=None), expected=(row.birth, row.head))
 
-    def _give_up(self, rows: Iterable[IndexRow], error: Exception) -> None:
+    def _append(self, parent: str, children: Sequence[AgentTask]) -> None:
+        """Put words into a parent's log; what is remembered of it is read on, and forgotten where that fails."""
+        appender = self._parents.pop(parent, None)
+        if appender is not None:
+            with suppress(PerdureError):  # it may be another life of that id
+                appender.catch_up()
+                self._keep(parent, appender, children)
+                return
+        self._keep(parent, Appender(self._log, self._log.load(parent)), children)
+
+    def _keep(self, parent: str, appender: Appender, children: Sequence[AgentTask]) -> None:
+        appender.append(lambda task, now: _words(task, now, children))
+        if appender.task.ending is None:
+            self._parents[parent] = appender
+        while len(self._parents) > PARENTS:
+            del self._parents[next(iter(self._parents))]
+
+    def _rest(self, rows: Sequence[IndexRow], error: PerdureError) -> None:
+        """Leave children alone for a while; a log that cannot be read is held, unless somebody is at work on it."""
+        now = time.monotonic()
         for row in rows:
-            logger.warning("the parent of task %s is not told of its end: %s", row.id, error)
-            self._given_up.add((row.id, row.birth))
+            tries, _ = self._put_off.get((row.id, row.birth), (0, 0.0))
+            if not tries:
+                logger.warning("the parent of task %s is not told of its end yet: %s", row.id, error)
+            self._put_off[row.id, row.birth] = tries + 1, now + restart_delay(tries + 1)
+        if isinstance(error, UnreadableTaskError):
+            unread = self._log.recorder.select_entry(error.task_id)
+            if unread is not None and unread.owner is None:
+                with suppress(AppendConflictError):
+                    self._log.mark_unreadable(error)
 
 
-def _words(parent: AgentTask, now: float, children: Iterable[AgentTask]) -> list[TaskEvent]:
+def _words(parent: AgentTask, now: float, children: Sequence[AgentTask]) -> list[TaskEvent]:
     """Give what the parent's log gets: the ends of those that it has spawned and does not know of."""
     events: list[TaskEvent] = []
     for child in children:

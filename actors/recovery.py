@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from actors.directory import Directory
-from actors.family import Family
 from actors.groups import PermanentEntities
 from actors.hints import Hints
 from actors.outage import Outage
@@ -53,7 +52,6 @@ class Recovery(SupervisedActor):
         self._looks_first = False
         self._seen: Collection[str] = ()
         self._outbox = Outbox(self._log, directory.ring)
-        self._family = None if worker.only is None else Family(self._log, directory, worker.only)
         self._next_compare = self._next_permanent = 0.0
         self._permanent = PermanentEntities(self._log, worker.runtime.entities, worker.patience)
         created(self)
@@ -73,9 +71,11 @@ class Recovery(SupervisedActor):
     def live(self) -> None:
         """Loop until the system stops."""
         pause, wake = FIRST_POLL, self._worker.wake
-        outage = Outage("recovery waits", "recovery goes on")
+        outage, only = Outage("recovery waits", "recovery goes on"), self._worker.only
         while not self._worker.stopping.is_set():
             try:
+                if only is not None and not only.was_read:
+                    only.read(self._log)
                 started = self._round()
                 pause = FIRST_POLL if started else min(pause * 1.5, LONGEST_POLL)
                 nap = 0.0 if started or (started == 0 and self._let_time_pass()) else self._nap(pause)
@@ -93,7 +93,7 @@ class Recovery(SupervisedActor):
         """
         claims = self._worker.tenure.holds()
         hosted = self._seen = self._directory.hosted()
-        more = self._looks.read_on(hosted) or self._outbox.empty()
+        more = any([self._looks.read_on(hosted), self._outbox.empty()])
         self._look_after()
         if not claims:
             return None
@@ -124,10 +124,10 @@ class Recovery(SupervisedActor):
 
         Of each batch suspects come first, for which the others have to make way.
         """
-        recorder, now = self._log.recorder, self._now()
-        if self._family is not None:
-            due = [row for row in self._family.rows() if place(row)[0] <= now]
-            yield from [row for row in sorted(due, key=place) if self._worker.owns_or_may_take(row.owner)]
+        recorder, now, only = self._log.recorder, self._now(), self._worker.only
+        if only is not None:
+            rows = [row for row in only.rows(self._log) if place(row)[0] <= now]
+            yield from (row for row in sorted(rows, key=place) if self._worker.owns_or_may_take(row.owner))
             return
         agents, busy = self._worker.agents(), [one for one in live if not self._worker.owns_or_may_take(one)]
         after, limit = START, self._directory.free() + SPARE
@@ -155,6 +155,7 @@ class Recovery(SupervisedActor):
             worker.tenure.holds,
             lambda: self._directory.free() <= 0,
             worker.wake.set,
+            self._adopt,
             self._ring,
         )
         actor = TaskActor.launch(worker, row.id, hints)
@@ -181,6 +182,11 @@ class Recovery(SupervisedActor):
         with self._directory.lend(task_id):
             self._worker.wake.set()
             yield
+
+    def _adopt(self, child: str) -> None:
+        if self._worker.only is not None:
+            self._worker.only.adopt(child)
+        self._worker.wake.set()
 
     def _ring(self, task_id: str) -> None:
         self._directory.ring(task_id)
@@ -278,11 +284,11 @@ class Recovery(SupervisedActor):
 
     def _next_due(self) -> float | None:
         """Tell in how many seconds the next task that this worker could run is due, of those that are not yet."""
-        now, mono = self._now(), self._worker.runtime.clock.monotonic()
-        if self._family is None:
+        now, mono, only = self._now(), self._worker.runtime.clock.monotonic(), self._worker.only
+        if only is None:
             due = self._log.recorder.next_due(now, agents=self._worker.agents())
         else:
-            dues = [row.due for row in self._family.rows() if row.due is not None and row.due > now]
+            dues = [row.due for row in only.rows(self._log) if row.due is not None and row.due > now]
             due = min(dues, default=None)
         rests = [until - mono for _, until in self._worker.too_early.values() if until > mono]
         return min([*rests, *([] if due is None else [due - now])], default=None)

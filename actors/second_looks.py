@@ -55,12 +55,12 @@ class SecondLooks:
 
     def is_news(self, row: IndexRow) -> bool:
         """Tell whether a hold, as this row has it, was not met yet: another worker's, whose code may be other."""
-        walk = self._walks.get(row.hold or "")
+        walk, only = self._walks.get(row.hold or ""), self._worker.only
         if walk is None or _place(row) <= walk.read or row.agent not in self._worker.agents():
             return False
         known = row.agent not in self._new and _place(row) <= walk.before
         mine = self._worker.held_here.get((row.id, row.birth)) == row.head
-        return not (known or mine or _key(row) in self._met) and self._worker.only in (None, row.id)
+        return not (known or mine or _key(row) in self._met) and (only is None or row.id in only)
 
     def first(self) -> IndexRow | None:
         """Give the task that is next."""
@@ -117,8 +117,8 @@ class SecondLooks:
         recorder, only = self._worker.log.recorder, self._worker.only
         if only is None:
             return recorder.select_held(walk.hold, after=walk.read, limit=PAGE)
-        row = recorder.select_entry(only)
-        return [row] if row is not None and row.hold == walk.hold and _place(row) > walk.read else []
+        rows = [row for row in only.rows(self._worker.log) if row.hold == walk.hold and _place(row) > walk.read]
+        return sorted(rows, key=_place)[:PAGE]
 
     def _step_back(self) -> None:
         """Let what was committed late, among rows that were read already, be read as well."""

@@ -13,10 +13,10 @@ from actors.activation import Activation
 from actors.children import cancel_child
 from actors.context import Context
 from actors.definitions import AnyStep, find_step
-from domain.errors import StepError
+from domain.errors import PerdureError, StepError
 from domain.events import Released
 from domain.faults import Fault
-from domain.state import CANCEL, DIFFERS, FAILED_STEP, UNDOS, WAIT, Undo
+from domain.state import CANCEL, DIFFERS, FAILED_STEP, UNDOS, UNREADABLE, WAIT, Undo
 from domain.task import AgentTask
 from domain.values import decode
 from domain.waits import CHILD, Source, Wait, child_name
@@ -33,13 +33,26 @@ def settle(activation: Activation, near: str) -> None:
     A death in between goes on with the rest. An undo that fails holds the task, for a person to decide.
     """
     task = activation.task
-    for child, policy in task.owed_children:
-        if policy == CANCEL:
-            cancel_child(activation, child, f"its parent {task.id} has ended")
+    _call_off_children(activation)
     if task.concluded is not None and task.concluded.status != "completed":
         _undo(activation, near)
     _await_children(activation)
     activation.append(lambda task, now: task.settle(activation.number, now))
+
+
+def _call_off_children(activation: Activation) -> None:
+    """Call off the children for which that is owed; one that cannot be reached holds the task, after all the others."""
+    task, failed = activation.task, list[str]()
+    for child, policy in task.owed_children:
+        if policy == CANCEL:
+            try:
+                cancel_child(activation, child, f"its parent {task.id} has ended")
+            except PerdureError as error:
+                failed.append(f"child {child} cannot be called off: {error}")
+            except BaseException as error:
+                activation.close(activation.unwritten(error))
+    if failed:
+        activation.hold(UNREADABLE, "", {"message": failed[0]}, here=True)
 
 
 def knows_undos(task: AgentTask, near: str) -> bool:
@@ -85,8 +98,10 @@ def _find(undo: Undo, near: str) -> tuple[AnyStep, tuple[Any, ...], dict[str, An
 
 
 def _await_children(activation: Activation) -> None:
-    scope = Context(activation, LAST)
+    task, scope = activation.task, Context(activation, LAST)
     scope.cancelled = True
-    for child, policy in list(activation.task.children.items()):
-        if policy == WAIT:
-            scope.wait("a child", Wait(CHILD, child, (Source(CHILD, child_name(child)),)))
+    awaited = [child for child, policy in task.children.items() if policy == WAIT]
+    for number, child in enumerate(awaited):
+        name, scope.asked = child_name(child), number  # its place is its own, whether or not the others are waited for
+        if name not in task.mail or scope.next_position.path in task.steps:
+            scope.wait("a child", Wait(CHILD, child, (Source(CHILD, name),)))

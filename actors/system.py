@@ -69,7 +69,7 @@ class AgentSystem(Spawner):
         lease: seconds after which a worker that is frozen, and so neither dead nor at work (stopped, or with a body
             that keeps Python's interpreter lock in C code), may be robbed of its tasks; it beats four times in each, by
             real time whatever the clock. At least 0.1.
-        only: the id of the one task that this worker may run, with its children and theirs.
+        only: the id of the one task that this worker may run, besides what descends from it.
         value_limit: bytes that one stored value, input or result may take; above 256 KiB there is a warning.
         clock: what tells it the time; by default the machine's own. For tests there is `actors.testing.FakeClock`.
     """

@@ -32,6 +32,7 @@ from domain.errors import (
     StepError,
     Suspended,
     TaskCancelled,
+    TaskConflictError,
     UnknownTaskError,
     UnknownTypeError,
     UnreadableTaskError,
@@ -225,8 +226,11 @@ class TaskActor(EventSourcedActor):
         self.rehydrated.append(decide)
 
     def _tell_why(self, activation: int, cause: BaseException | None) -> None:
-        """Tell the supervisor of a failed append: of the store's error as it is, of anything else as of a crash."""
-        if isinstance(cause, StoreError | PerdureError):
+        """Tell the supervisor of a failed append: of the store's error as it is, of anything else as of a crash.
+
+        So of a child whose id is taken, too: no further try would do any better.
+        """
+        if isinstance(cause, StoreError | PerdureError) and not isinstance(cause, TaskConflictError):
             raise cause
         if cause is not None:
             raise AgentCrashError(activation, Fault.of(cause), where(cause)) from cause

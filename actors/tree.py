@@ -20,6 +20,7 @@ from actors.definitions import AnyAgent
 from actors.directory import Directory
 from actors.entities import Entities
 from actors.entity_actor import EntityActor
+from actors.family import Family
 from actors.groups import Siblings
 from actors.lease import Lease
 from actors.patience import Patience
@@ -81,7 +82,18 @@ class SupervisionTree:
         entities.siblings = siblings.begin_anew
         self.worker = Worker(
             f"w{secrets.token_hex(6)}",
-            *(log, runtime, strikes, only, find, agents, self._report, self._look_after, Tenure(lease), siblings),
+            *(
+                log,
+                runtime,
+                strikes,
+                None if only is None else Family(only),
+                find,
+                agents,
+                self._report,
+                self._look_after,
+                Tenure(lease),
+                siblings,
+            ),
             over=over,
         )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
@@ -185,7 +197,11 @@ class SupervisionTree:
         self.worker.wake.set()
 
     def _about(self) -> dict[str, Any]:
-        return {"agents": sorted(self.worker.agents()), "only": self.worker.only, "pid": os.getpid()}
+        return {
+            "agents": sorted(self.worker.agents()),
+            "only": self.worker.only and self.worker.only.head,
+            "pid": os.getpid(),
+        }
 
     def agents_changed(self) -> None:
         """Tell others which agents this worker knows now, and look for work at once."""

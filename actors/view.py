@@ -70,6 +70,7 @@ class TaskView:
     `hold` is the kind of hold, `why` its explanation. `waits` says for what it waits, `approvals` are those that nobody
     has answered, `undos` the calls that are owed if it fails or is cancelled, or are still to be run, the first first.
     `children` are the ids of those that have not ended, as far as it has heard; `cancel` is why it was called off.
+    `parent` is the id of the task that has spawned it, if one has.
     """
 
     id: str
@@ -91,6 +92,7 @@ class TaskView:
     undos: tuple[str, ...] = ()
     children: tuple[str, ...] = ()
     cancel: str | None = None
+    parent: str | None = None
 
 
 def describe(task: AgentTask) -> TaskView:
@@ -115,6 +117,7 @@ def describe(task: AgentTask) -> TaskView:
         undos=owed_undos(task),
         children=tuple(child for child in task.children if child_name(child) not in task.mail),
         cancel=task.cancel.reason if task.cancel is not None else None,
+        parent=task.parent or None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 from actors.activation import Activation
@@ -65,8 +66,10 @@ class WaitCall(AnyCall):
         """Wait until it may be over; tells whether a cancellation from outside came first."""
         if self.activation.task.steps[self.path].outcome is not None:
             return False
+        cleans_up = self.line.cancelled and self.activation.task.concluded is None
         try:
-            return await self.wait_in_place(self._left, self._may_end)
+            with self.activation.hints.lend() if cleans_up else nullcontext():  # what it waits for may need the place
+                return await self.wait_in_place(self._left, self._may_end)
         except NoThreadError as error:
             self.activation.wait_for_threads(error, here=not self.colour.awaits)
 

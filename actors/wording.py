@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from actors.showing import value_text
 from actors.view import clock_time, explain, fault_of, headline
-from domain.events import Released, SignalReceived, StepFailed, WaitEnded
+from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, WaitEnded
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import AgentTask
@@ -190,14 +190,12 @@ def received_text(event: SignalReceived) -> str:
 
 def has_worker(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> bool:
     """Tell whether a living worker would run this task: one that knows its agent, and is not there for another task."""
-    return any(
-        row.agent in about.get("agents", ()) and _is_there_for(row.id, about.get("only")) for about in workers.values()
-    )
+    return any(row.agent in about.get("agents", ()) and _is_of(row.id, about.get("only")) for about in workers.values())
 
 
-def _is_there_for(task_id: str, only: str | None) -> bool:
-    """Tell whether a worker that may run one task only, and its children, would run this one; by what their ids are."""
-    return only in (None, task_id) or task_id.startswith(f"{only}/")
+def _is_of(task_id: str, only: str | None) -> bool:
+    """Tell whether a task is the one for which a worker is there, or looks like a descendant of it."""
+    return only is None or task_id == only or task_id.startswith(f"{only}/")
 
 
 def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -229,6 +227,7 @@ def status_line(task: AgentTask, workers: Collection[str]) -> str:
         ),
         *([WORKER_DIED] if lost else []),
         f"agent {plain(task.agent)}",
+        *([plain(f"child of {task.parent}")] if task.parent else []),
         f"created {local(task.created):%Y-%m-%d %H:%M:%S}, {ago(task.created, now)} ago",
         f"{task.activation} activation{'s' if task.activation != 1 else ''}",
         *[plain(f"{name}={text}") for name, text in task.tags.items()],

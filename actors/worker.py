@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from actors.definitions import AnyAgent
+from actors.family import Family
 from actors.groups import Siblings
 from actors.patience import Patience
 from actors.runtime import Runtime
@@ -19,8 +20,8 @@ from actors.tenure import Tenure
 class Worker:
     """One worker of a store: the id by which the log knows it, its limits, and whom its actors tell of their end.
 
-    `find` gives the agent of a name, `agents` the names that are known; `only` is the one task that may run, with its
-    children, if any.
+    `find` gives the agent of a name, `agents` the names that are known; `only` has the one task that may run, if any,
+    and its descendants.
     `look_after` sees that the worker's lock is where others look for it, and that each end of an actor was told.
     `siblings`, where there are groups, are told when a task of a group crashes.
     `tenure` is its lease; while that does not hold, nothing is claimed and no body starts.
@@ -34,7 +35,7 @@ class Worker:
     log: TaskLog
     runtime: Runtime
     strikes: int | None
-    only: str | None
+    only: Family | None
     find: Callable[[str], AnyAgent]
     agents: Callable[[], Collection[str]]
     report: Callable[[Down], None]

@@ -177,11 +177,13 @@ class _CrashingRecorder(TaskRecorder):
         inside: Callable[[], None] | None = None,
         births: Sequence[Birth] = (),
     ) -> None:
-        facts = {
+        facts: dict[str, Any] = {
             "id": entry.id,
             "version": entry.head,
             "topics": tuple(event.topic for event in stored_events),
         }
+        if births:
+            facts["births"] = tuple(birth.entry.id for birth in births)
 
         def inside_and_reach() -> None:
             if inside is not None:

@@ -41,12 +41,12 @@ class TaskRecorder(ApplicationRecorder):
         """Append the events and set the index row to `entry`, if the row is as expected; one transaction.
 
         `expected` None: there must be no row yet. `births` are other tasks that are made in it: of these there must be
-        no row either. `inside` is called before the commit, with everything
-        written; what it raises (BaseException included) undoes all and goes on to the caller.
+        no row either. `inside` is called before the commit, with everything written; what it raises (BaseException
+        included) undoes all and goes on to the caller.
 
         Raises AppendConflictError (row not as expected; its `task_id` says whose), eventsourcing's IntegrityError
         (row as expected, but an event of that version stands in the log), ValueError (events that do not lead from
-        `expected` to `entry.head`).
+        `expected` to `entry.head`, a birth that is none, an id twice).
         """
 
     @abstractmethod
@@ -232,5 +232,9 @@ def check_append(
             )
     if entry.head != head:
         raise ValueError(f"task {entry.id!r}: the append ends at version {head}, its index row says {entry.head}")
+    ids = {entry.id}
     for birth in births:
         check_append([birth.event], birth.entry, None)
+        if birth.entry.id in ids:
+            raise ValueError(f"task {birth.entry.id!r} is in one append twice")
+        ids.add(birth.entry.id)

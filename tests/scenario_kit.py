@@ -160,6 +160,10 @@ class Program:
         self.kill()
         return self._heard.decode().strip()
 
+    def code(self, timeout: float = TIMEOUT) -> int:
+        """Wait for its end, however it ends, and give its exit code."""
+        return self._process.wait(timeout)
+
     def freeze(self) -> None:
         """Stop it where it stands, and wait until all of it does."""
         self._process.send_signal(signal.SIGSTOP)

@@ -13,6 +13,7 @@ from eventsourcing.persistence import StoredEvent
 
 from stores import IndexRow, Store, StoreClosedError, StoreUnavailableError, open_store
 from stores.crash import CrashingStore, CrashPlan, FaultPlan, SimulatedCrash
+from stores.task_index import Birth
 
 TIMEOUT = 30
 ROOT = Path(__file__).parents[1]
@@ -25,11 +26,12 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def append(store: Store, head: int) -> None:
+def append(store: Store, head: int, bears: str = "") -> None:
     entry = IndexRow("a", "birth", head, 0, "queued", "agent", 1.0, 1.0)
     stored = [StoredEvent("a", head, "topic", b"state")]
     expected = ("birth", head - 1) if head > 1 else None
-    store.recorder.insert_events(stored, entry=entry, expected=expected)
+    born = [Birth(StoredEvent(bears, 1, "topic", b"child"), entry._replace(id=bears, head=1))] if bears else []
+    store.recorder.insert_events(stored, entry=entry, expected=expected, births=born)
 
 
 def heads(store: Store) -> tuple[int, int]:
@@ -46,6 +48,30 @@ def test_a_crash_leaves_what_was_committed(disk: Store, point: str, kept: int) -
     assert caught.value.point == point
     assert heads(disk) == (kept, kept)
     append(disk, kept + 1)
+
+
+@pytest.mark.parametrize(("point", "kept"), [("append.before", 1), ("append.inside", 1), ("append.after", 2)])
+def test_a_crash_leaves_a_child_with_its_parents_event_or_neither(disk: Store, point: str, kept: int) -> None:
+    store = CrashingStore(disk, CrashPlan(2, point))
+    append(store, 1)
+    with pytest.raises(SimulatedCrash, match=point):
+        append(store, 2, bears="child")
+    assert heads(disk) == (kept, kept)
+    assert disk.recorder.select_ids() == ["a", "child"][:kept]
+    child = disk.recorder.select_entry("child")
+    assert (child is not None) == (kept == 2)
+
+
+def test_a_point_tells_who_is_born_there(disk: Store) -> None:
+    told: list[object] = []
+
+    class Listening(CrashPlan):
+        def reach(self, point: str, **facts: object) -> None:
+            told.append((point, facts.get("births")))
+            super().reach(point, **facts)
+
+    append(CrashingStore(disk, Listening(None)), 1, bears="child")
+    assert told == [(point, ("child",)) for point in POINTS]
 
 
 @pytest.mark.parametrize(("point", "kept"), [("heartbeat.before", (1, "one")), ("heartbeat.after", (1, "two"))])

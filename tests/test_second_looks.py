@@ -11,6 +11,7 @@ import pytest
 from actors import AgentSystem, UnreadableTaskError, agent, second_looks, step
 from actors.appender import Appender
 from actors.clock import FakeClock
+from actors.family import Family
 from actors.info import VALUE_LIMIT
 from actors.recovery import Recovery
 from actors.runtime import Runtime
@@ -51,7 +52,8 @@ def a_worker(store: Store, clock: FakeClock, agents: set[str], only: str | None 
         raise AssertionError
 
     log, runtime = TaskLog(store, now=clock.now), Runtime(clock, VALUE_LIMIT)
-    return Worker("w", log, runtime, 3, only, unused, lambda: agents, unused, lambda: None)
+    family = None if only is None else Family(only)
+    return Worker("w", log, runtime, 3, family, unused, lambda: agents, unused, lambda: None)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import itertools
 import pickle
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from stores import (
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
 from stores.emissions import EMIT, LAST_NUMBER, MOST_EMISSIONS, RESET, Emission
 from stores.sqlite import ROWS_AT_ONCE
-from stores.task_index import START, Place, place
+from stores.task_index import START, Birth, Place, place
 
 TIMEOUT = 20
 
@@ -171,6 +172,145 @@ def test_inside_is_called_once_and_sees_nothing_of_the_append(store: Store) -> N
         events("a", 1), entry=row(), expected=None, inside=lambda: seen.append(store.recorder.select_entry("a"))
     )
     assert seen == [None]
+
+
+def birth(task_id: str, **facts: object) -> Birth:
+    return Birth(events(task_id, 1)[0], row(task_id, **facts))
+
+
+def test_an_append_may_make_other_tasks_with_it(store: Store) -> None:
+    entry = create(store)
+    children = [birth("b", due=1.0), birth("c", hold="doubt")]
+    store.recorder.insert_events(
+        events("a", 2), entry=entry._replace(head=2), expected=(entry.birth, 1), births=children
+    )
+    assert store.recorder.select_events("a") == events("a", 1, 2)
+    for child in children:
+        assert store.recorder.select_events(child.entry.id) == [child.event]
+        assert store.recorder.select_entry(child.entry.id) == child.entry
+    due = store.recorder.select_ready(9.0, agents=["agent"], busy_owners=[], limit=9)
+    assert due == [children[0].entry]
+    more = row("b", 2)
+    store.recorder.insert_events(events("b", 2), entry=more, expected=(more.birth, 1))
+
+
+def test_a_task_may_be_made_with_others(store: Store) -> None:
+    store.recorder.insert_events(events("a", 1), entry=row(), expected=None, births=[birth("b")])
+    assert store.recorder.select_ids() == ["a", "b"]
+
+
+@pytest.mark.parametrize("taken", ["b", "c"])
+def test_a_birth_under_an_id_that_is_taken_is_a_conflict_that_names_it_and_leaves_nothing(
+    store: Store, taken: str
+) -> None:
+    entry, other = create(store), create(store, taken, note="another's")
+    before = contents(store)
+    with pytest.raises(AppendConflictError) as caught:
+        store.recorder.insert_events(
+            events("a", 2), entry=entry._replace(head=2), expected=(entry.birth, 1), births=[birth("b"), birth("c")]
+        )
+    assert (caught.value.task_id, caught.value.expected, caught.value.found) == (taken, None, other)
+    assert contents(store) == before
+
+
+def test_a_conflict_of_the_parent_comes_before_one_of_its_child_and_makes_no_child(store: Store) -> None:
+    entry = create(store)
+    create(store, "c")
+    before = contents(store)
+    for births in ([birth("b")], [birth("c")]):
+        with pytest.raises(AppendConflictError) as caught:
+            store.recorder.insert_events(
+                events("a", 3), entry=entry._replace(head=3), expected=(entry.birth, 2), births=births
+            )
+        assert (caught.value.task_id, caught.value.found) == ("a", entry)
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("twice", [["b", "b"], ["a"]])
+def test_one_id_twice_in_one_append_is_refused(store: Store, twice: list[str]) -> None:
+    entry = create(store)
+    before = contents(store)
+    births = [birth(one) for one in twice]
+    with pytest.raises(ValueError, match=f"task '{twice[0]}' is in one append twice"):
+        store.recorder.insert_events(
+            events("a", 2), entry=entry._replace(head=2), expected=(entry.birth, 1), births=births
+        )
+    assert contents(store) == before
+
+
+def test_a_birth_whose_log_is_there_without_its_row_is_an_integrity_error_and_leaves_nothing(store: Store) -> None:
+    entry = create(store)
+    create(store, "b")
+    store.recorder.rebuild_index(lambda task_id, old: old if task_id == "a" else None)
+    before = contents(store)
+    with pytest.raises(IntegrityError):
+        store.recorder.insert_events(
+            events("a", 2), entry=entry._replace(head=2), expected=(entry.birth, 1), births=[birth("b")]
+        )
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize(
+    "born",
+    [
+        Birth(events("b", 2)[0], row("b", 2)),
+        Birth(events("b", 1)[0], row("b", 2)),
+        Birth(events("b", 1)[0], row("c", 1)),
+    ],
+)
+def test_a_birth_that_is_no_beginning_is_refused(store: Store, born: Birth) -> None:
+    entry = create(store)
+    before = contents(store)
+    with pytest.raises(ValueError, match=r"task '[bc]'"):
+        store.recorder.insert_events(
+            events("a", 2), entry=entry._replace(head=2), expected=(entry.birth, 1), births=[born]
+        )
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SimulatedCrash("here"), KeyboardInterrupt])
+def test_whatever_inside_raises_undoes_births_as_well(store: Store, error: type[BaseException] | BaseException) -> None:
+    entry = create(store)
+    before = contents(store)
+
+    def inside() -> None:
+        raise error
+
+    append = {"entry": entry._replace(head=2), "expected": (entry.birth, 1), "births": [birth("b")]}
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        store.recorder.insert_events(events("a", 2), inside=inside, **append)
+    assert contents(store) == before
+    seen: list[object] = []
+    store.recorder.insert_events(events("a", 2), inside=lambda: seen.append(store.recorder.select_entry("b")), **append)
+    assert seen == [None]
+    assert store.recorder.select_ids() == ["a", "b"]
+
+
+def test_threads_that_race_to_make_one_child_make_it_once_with_one_parents_event(store: Store) -> None:
+    for name in "wxyz":
+        create(store, name)
+    wins: list[str] = []
+    start = threading.Barrier(4)
+
+    def race(name: str) -> None:
+        entry = row(name, 2)
+        start.wait(TIMEOUT)
+        with suppress(AppendConflictError):
+            store.recorder.insert_events(
+                events(name, 2), entry=entry, expected=(entry.birth, 1), births=[birth("child", note=name)]
+            )
+            wins.append(name)
+
+    threads = [threading.Thread(target=race, args=(name,)) for name in "wxyz"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    (winner,) = wins
+    child = store.recorder.select_entry("child")
+    assert child is not None
+    assert child.note == winner
+    assert [name for name in "wxyz" if len(store.recorder.select_events(name)) == 2] == [winner]
 
 
 def test_the_index_row_alone_changes_by_the_same_compare_and_swap(store: Store) -> None:
@@ -766,8 +906,9 @@ births = st.sampled_from(["x", "y"])
 paths = st.sampled_from(["1", "2"])
 marks = st.none() | st.tuples(births, heads)
 sayings = st.builds(said, paths, activation=heads, kind=st.sampled_from([EMIT, RESET]))
+born = st.lists(entries.map(lambda entry: entry._replace(head=1)), max_size=2)
 acts = st.one_of(
-    st.tuples(st.just("insert"), entries, marks, st.integers(0, 3)),
+    st.tuples(st.just("insert"), entries, marks, st.integers(0, 3), born),
     st.tuples(st.just("update"), entries, st.tuples(births, heads)),
     st.tuples(st.just("replace"), st.lists(entries, max_size=3, unique_by=lambda entry: entry.id)),
     st.tuples(st.just("beat"), names, births, paths, st.integers(1, 3), st.sampled_from(["", "half"])),
@@ -782,10 +923,12 @@ def perform(store: Store, act: tuple) -> str:
     recorder = store.recorder
     try:
         match act:
-            case ("insert", entry, expected, count):
+            case ("insert", entry, expected, count, children):
                 head = expected[1] if expected else 0
                 appended = events(entry.id, *range(head + 1, head + 1 + count))
-                recorder.insert_events(appended, entry=entry._replace(head=head + count), expected=expected)
+                births = [Birth(events(child.id, 1)[0], child) for child in children]
+                after = entry._replace(head=head + count)
+                recorder.insert_events(appended, entry=after, expected=expected, births=births)
             case ("update", entry, expected):
                 recorder.update_index(entry, expected=expected)
             case ("replace", rows):
@@ -801,6 +944,8 @@ def perform(store: Store, act: tuple) -> str:
                 recorder.delete_emissions(task_id)
     except (AppendConflictError, IntegrityError) as error:
         return f"{type(error).__name__} {getattr(error, 'found', None)}"
+    except ValueError as error:
+        return str(error)
     return "done"
 
 

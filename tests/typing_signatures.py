@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
 from typing import Any, Literal, assert_type
@@ -13,19 +13,26 @@ from uuid import UUID
 from actors import (
     Agent,
     AgentSystem,
+    Approval,
     AsyncAgent,
     AsyncStep,
+    ChildError,
+    ChildRef,
+    Decision,
     Doubt,
     Emitted,
     Entity,
     EntityRef,
     FailTask,
+    Fault,
     Feed,
+    First,
     Happened,
     NotHappened,
     Notice,
     Rejected,
     RetryPolicy,
+    Signal,
     Step,
     StepEnded,
     StepError,
@@ -36,11 +43,13 @@ from actors import (
     TaskInfo,
     TaskRef,
     TaskView,
+    Timer,
     Unknown,
     Update,
     Watch,
     agent,
     branch,
+    compensate,
     emit,
     entity,
     event,
@@ -50,14 +59,27 @@ from actors import (
     map_steps,
     open_store,
     patched,
+    receive,
+    receive_async,
+    request_approval,
+    request_approval_async,
     run_step,
     run_step_async,
+    sleep,
+    sleep_async,
+    sleep_until,
+    sleep_until_async,
+    spawn_child,
+    spawn_child_async,
     step,
     step_info,
     task_info,
+    wait_any,
+    wait_any_async,
 )
 from actors.testing import CrashPlan, Run, every_crash_point, run_through_crashes
 from domain.events import TaskEvent
+from domain.state import Status
 
 
 def has_arrived(doubt: Doubt) -> Happened | NotHappened | Unknown:
@@ -65,9 +87,6 @@ def has_arrived(doubt: Doubt) -> Happened | NotHappened | Unknown:
     assert_type(doubt.kwargs, dict[str, Any])
     assert_type(doubt.idempotency_key, str)
     return Happened("id") if doubt.attempt > 1 else NotHappened()
-
-
-Status = Literal["queued", "running", "waiting", "held", "completed", "failed", "cancelled"]
 
 
 @step
@@ -325,3 +344,60 @@ def asks(system: AgentSystem) -> None:
     assert_type(budget.with_key("order-42").ask(Budget.spend, 20, why="order"), int)
     assert_type(budget.with_timeout(None).ask(Budget.book, 3), None)
     budget.tell(Budget.book, 3)
+
+
+@step
+def undo_pay(amount: int, *, why: str = "") -> None: ...
+
+
+@step
+async def undo_fetch(url: str) -> None: ...
+
+
+@agent
+def waits(text: str) -> str:
+    sleep(1.5)
+    sleep(timedelta(days=2))
+    sleep_until(datetime(2027, 1, 1, tzinfo=UTC))
+    assert_type(receive("paid", timeout=3), Any)
+    compensate(undo_pay, 3, why=text)
+    compensate(undo_fetch, text)
+    pause = request_approval("pay 20 to acme", details={"invoice": 7})
+    assert_type(pause, Approval)
+    assert_type(pause.id, str)
+    assert_type(pause.wait(timeout=timedelta(hours=1)), Decision)
+    child = spawn_child(report, text, "fr", on_parent_end="wait", tags={"team": "a"})
+    assert_type(child, ChildRef[int])
+    assert_type(child.id, str)
+    assert_type(spawn_child(crawl, text).result(timeout=60), float)
+    assert_type(spawn_child(partial(report, lang="fr"), text), ChildRef[int])
+    assert_type([spawn_child(inner, n, 2.5) for n in range(3)], list[ChildRef[tuple[int, float]]])
+    first = wait_any(child, pause, Signal("paid"), Timer(timedelta(days=1)), timeout=5)
+    assert_type(first, First)
+    assert_type(first.index, int)
+    assert_type(first.value, Any)
+    try:
+        assert_type(child.result(), int)
+    except ChildError as error:
+        assert_type((error.child, error.status), tuple[str, str])
+        assert_type(error.fault, Fault | None)
+    child.cancel("enough")
+    return text
+
+
+@agent
+async def waits_async(text: str) -> int:
+    await sleep_async(1)
+    await sleep_until_async(datetime(2027, 1, 1, tzinfo=UTC))
+    assert_type(await receive_async("paid"), Any)
+    pause = await request_approval_async("pay?")
+    assert_type(await pause, Decision)
+    assert_type(await pause.wait_async(timeout=1), Decision)
+    child = await spawn_child_async(crawl, text, 3, on_parent_end="abandon")
+    assert_type(child, ChildRef[float])
+    assert_type(await child, float)
+    assert_type(await child.result_async(timeout=3), float)
+    assert_type(await spawn_child_async(report, text), ChildRef[int])
+    assert_type(await wait_any_async(child, Timer(3)), First)
+    await child.cancel_async()
+    return await (await spawn_child_async(report, text))

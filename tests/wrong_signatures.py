@@ -10,13 +10,23 @@ from actors import (
     Entity,
     Happened,
     NotHappened,
+    Signal,
+    Timer,
     agent,
+    compensate,
     entity,
     gather,
     map_steps,
+    receive,
+    request_approval,
     run_step,
+    sleep,
+    sleep_until,
+    spawn_child,
+    spawn_child_async,
     step,
     task_info,
+    wait_any,
 )
 
 
@@ -189,3 +199,43 @@ def asks(system: AgentSystem) -> None:
     text: str = stock.ask(Stock.take, 3)  # refused: it gives an int
     entity(str, "nuts")  # refused: no entity
     return len(text)  # refused: asks gives nothing
+
+
+@agent
+def waits(text: str) -> str:
+    sleep("3")  # refused: seconds are a number
+    sleep()  # refused: for how long
+    sleep_until(3)  # refused: a moment is a datetime
+    receive(3)  # refused: a name is text
+    receive("paid", timeout="3")  # refused: seconds are a number
+    receive("paid", 3)  # refused: options have names
+    request_approval(3)  # refused: a question is text
+    yes: bool = request_approval("pay?").wait()  # refused: it gives a Decision
+    compensate(draft.fn, "a")  # refused: an undo is a step
+    compensate(draft)  # refused: an argument is missing
+    compensate(draft, 3)  # refused: of another type
+    spawn_child(report)  # refused: an argument is missing
+    spawn_child(report, 3)  # refused: of another type
+    spawn_child(report, "a", "fr", "more")  # refused: one too many
+    spawn_child("report", "a")  # refused: a name is no agent
+    spawn_child(report, "a", on_parent_end="kill")  # refused: no such policy
+    spawn_child(report, "a", id="b")  # refused: its id follows from its place
+    spawn_child(report, "a", tags=["a"])  # refused: tags are a mapping
+    words: str = spawn_child(report, "a").result()  # refused: its agent gives an int
+    number: str = spawn_child(crawl, "a").result()  # refused: its agent gives an int
+    spawn_child(report, "a").result("60")  # refused: seconds have a name
+    spawn_child(report, "a").result(timeout="60")  # refused: seconds are a number
+    spawn_child(report, "a").cancel(3)  # refused: a reason is text
+    wait_any("paid")  # refused: a name is nothing to wait for
+    wait_any(Signal(3))  # refused: a name is text
+    wait_any(Timer("3"))  # refused: a time is no text
+    index: str = wait_any(Signal("paid")).index  # refused: it is a number
+    return words + number + index + str(yes)
+
+
+@agent
+async def waits_async(text: str) -> int:
+    child = await spawn_child_async(report)  # refused: an argument is missing
+    words: str = await (await spawn_child_async(report, text))  # refused: its agent gives an int
+    spawn_child_async(report, text).result()  # refused: it has to be awaited
+    return len(words) + len(str(child))

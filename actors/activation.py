@@ -24,6 +24,8 @@ GRACE = 10.0
 """Seconds that a cancelled task has to clean up, unless told otherwise."""
 LOOK_AGAIN = 0.1
 """Seconds between two looks: whether a worker that waits for bodies has given them up, whether a lease holds again."""
+LAST_MARK = 0.5
+"""Seconds that an activation which is given up waits for a mark that another thread is about to append."""
 
 
 class RunningBody(Protocol):
@@ -137,6 +139,7 @@ class Activation(Lines):
         with self._gate:
             while self._ending and not self.hints.over.is_set():
                 self._gate.wait(LOOK_AGAIN)
+            self._gate.wait_for(lambda: not self._ending, LAST_MARK)  # on its way to the log, unless the store is away
 
     def settle(self) -> BaseException | None:
         """Wait until no body runs, and let none begin any more; give what had closed the activation, if anything had.

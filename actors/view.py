@@ -202,7 +202,7 @@ def waits_text(task: AgentTask) -> str:
     more = f" and {len(texts) - MANY} more" if len(texts) > MANY else ""
     if not texts:
         return "sleeps and goes on" if task.waiting else ""
-    return f"waits for {', '.join(texts[:MANY])}{more}" + (" or goes on" if task.due is not None else "")
+    return f"waits for {', '.join(texts[:MANY])}{more}" + (" or goes on" if task.waits and task.due is not None else "")
 
 
 def wait_text(task: AgentTask, wait: Wait) -> str:

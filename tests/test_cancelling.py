@@ -25,6 +25,7 @@ from actors import (
     agent,
     branch,
     heartbeat,
+    open_store,
     receive,
     step,
     step_info,
@@ -76,6 +77,13 @@ from tests.lives import PATIENCE, die, held, kinds, wait_for
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Give the store that outlives the systems of a test."""
     yield from stores_of(request, tmp_path)
+
+
+@pytest.fixture
+def memory() -> Iterator[Store]:
+    """Give a store for what does not depend on which it is, and takes a beat of the worker."""
+    with open_store("memory:") as store:
+        yield store
 
 
 @pytest.fixture
@@ -543,11 +551,11 @@ def test_the_asyncio_task_of_an_agent_is_not_left_cancelled(disk: Store, swallow
 
 @BOTH
 def test_a_cancel_that_comes_to_be_known_by_the_append_of_another_branch_reaches_the_bodies_that_run(
-    disk: Store, notes: Notes, colour: str
+    memory: Store, notes: Notes, colour: str
 ) -> None:
     """The branch's own append meets a conflict and reads the cancel: no beat sees a head that is new."""
     pause = threading.Event()
-    with AgentSystem(disk) as system, AgentSystem(disk, run=False) as client:
+    with AgentSystem(memory) as system, AgentSystem(memory, run=False) as client:
 
         @step(name="long")
         def long() -> None:
@@ -567,7 +575,7 @@ def test_a_cancel_that_comes_to_be_known_by_the_append_of_another_branch_reaches
 
         task = system.spawn(made(colour, code), id="t")
         assert not cancelled(task).cut
-    assert "1/1/1" in delivered(disk)
+    assert "1/1/1" in delivered(memory)
 
 
 # ------------------------------------------------------------------ the grace
@@ -616,7 +624,7 @@ def test_a_body_that_blocks_for_ever_is_cut_when_the_grace_is_over_and_all_goes_
 @BOTH
 @pytest.mark.parametrize("what", ["a body", "a sleep", "a signal", "its own code"])
 def test_clean_up_that_outlasts_the_grace_is_cut(
-    disk: Store, notes: Notes, colour: str, what: str, door: threading.Event
+    memory: Store, notes: Notes, colour: str, what: str, door: threading.Event
 ) -> None:
     notes.does["stuck"] = lambda: door.wait(PATIENCE)
     clock = FakeClock()
@@ -639,13 +647,13 @@ def test_clean_up_that_outlasts_the_grace_is_cut(
             notes.ran.append("never")
             raise
 
-    with AgentSystem(disk, clock=clock) as system:
+    with AgentSystem(memory, clock=clock) as system:
         task = system.spawn(made(colour, code), id="t")
         wait_for(lambda: bool(task.describe().waits))
         clock.advance(60)
         task.cancel(grace=5)
-        wait_for(lambda: kinds(disk).count("StepSucceeded") == 1)
-        wait_for(lambda: what == "its own code" or len(kinds(disk)) > kinds(disk).index("StepSucceeded") + 1)
+        wait_for(lambda: kinds(memory).count("StepSucceeded") == 1)
+        wait_for(lambda: what == "its own code" or len(kinds(memory)) > kinds(memory).index("StepSucceeded") + 1)
         clock.advance(4.5)
         assert task.status() == "running"
         clock.advance(0.6)
@@ -656,7 +664,7 @@ def test_clean_up_that_outlasts_the_grace_is_cut(
 
 
 @BOTH
-def test_clean_up_waits_within_the_grace(disk: Store, notes: Notes, colour: str) -> None:
+def test_clean_up_waits_within_the_grace(memory: Store, notes: Notes, colour: str) -> None:
     async def code(hands: Hands) -> None:
         try:
             await hands.receive("never")
@@ -666,26 +674,56 @@ def test_clean_up_waits_within_the_grace(disk: Store, notes: Notes, colour: str)
             raise
 
     clock = FakeClock()
-    with AgentSystem(disk, clock=clock) as system:
+    with AgentSystem(memory, clock=clock) as system:
         task = system.spawn(made(colour, code), id="t")
         wait_for(lambda: bool(task.describe().waits))
         task.cancel(grace=9)
-        wait_for(lambda: kinds(disk).count("WaitBegan") == 2)
+        wait_for(lambda: kinds(memory).count("WaitBegan") == 2)
         clock.advance(8)
-        wait_for(lambda: kinds(disk).count("WaitBegan") == 3)
+        wait_for(lambda: kinds(memory).count("WaitBegan") == 3)
         task.signal("tidied", "yes")
         assert not cancelled(task).cut
     assert notes.ran == ["yes"]
 
 
+async def tidied_by_a_signal(hands: Hands, notes: Notes) -> None:
+    """Clean up by a step, and a wait, which would be cut off at once if the grace were over."""
+    try:
+        await hands.do(notes.note, "work")
+        await hands.receive("never")
+    except TaskCancelled:
+        await hands.do(notes.note, "tidy")
+        await hands.receive("tidied")
+        raise
+
+
+def signal_tidied(task: Any) -> None:
+    wait_for(lambda: "signal tidied" in task.describe().waits or task.status() == "cancelled")
+    if task.status() != "cancelled":
+        task.signal("tidied")
+
+
+@BOTH
+def test_the_grace_of_the_clean_up_begins_when_it_begins(disk: Store, notes: Notes, colour: str) -> None:
+    clock = FakeClock()
+    with AgentSystem(disk, clock=clock) as system:
+
+        def work() -> None:
+            system.task("t").cancel(grace=5)
+            clock.advance(4)
+
+        notes.does["work"] = work
+        notes.does["tidy"] = lambda: clock.advance(4)
+        task = system.spawn(made(colour, lambda hands: tidied_by_a_signal(hands, notes)), id="t")
+        signal_tidied(task)
+        assert not cancelled(task).cut
+    assert notes.ran == ["work", "tidy"]
+
+
 @BOTH
 def test_the_grace_begins_anew_in_a_new_process(disk: Store, notes: Notes, colour: str) -> None:
     clock, plan = FakeClock(), CrashPlan(None)
-
-    async def code(hands: Hands) -> None:
-        await hands.receive("never")
-
-    flow = made(colour, spotless(code, notes, "tidy"))
+    flow = made(colour, lambda hands: tidied_by_a_signal(hands, notes))
     life = CrashingStore(disk, plan)
 
     def dies() -> None:
@@ -702,12 +740,14 @@ def test_the_grace_begins_anew_in_a_new_process(disk: Store, notes: Notes, colou
     assert plan.dead
     notes.does["tidy"] = lambda: clock.advance(4)
     with AgentSystem(disk, clock=clock) as system:
-        assert not cancelled(system.spawn(flow, id="t")).cut
-    assert notes.ran == ["tidy", "tidy"]
-    assert delivered(disk) == ["1"]
+        task = system.spawn(flow, id="t")
+        signal_tidied(task)
+        assert not cancelled(task).cut
+    assert notes.ran == ["work", "tidy", "tidy"]
+    assert delivered(disk) == ["2"]
 
 
-def test_a_clean_up_that_waits_does_not_spin(disk: Store, notes: Notes) -> None:
+def test_a_clean_up_that_waits_does_not_spin(memory: Store, notes: Notes) -> None:
     looks = list[int]()
 
     class Counting(FakeClock):
@@ -723,11 +763,11 @@ def test_a_clean_up_that_waits_does_not_spin(disk: Store, notes: Notes) -> None:
             raise
 
     clock = Counting()
-    with AgentSystem(disk, clock=clock) as system:
+    with AgentSystem(memory, clock=clock) as system:
         task = system.spawn(made("sync", code), id="t")
         wait_for(lambda: bool(task.describe().waits))
         task.cancel(grace=DAY)
-        wait_for(lambda: kinds(disk).count("WaitBegan") == 2)
+        wait_for(lambda: kinds(memory).count("WaitBegan") == 2)
         looks.clear()
         threading.Event().wait(0.5)
         assert len(looks) < 100
@@ -740,7 +780,7 @@ def test_a_clean_up_that_waits_does_not_spin(disk: Store, notes: Notes) -> None:
 
 @BOTH
 def test_a_bug_in_the_clean_up_is_a_strike_and_the_cancel_is_not_delivered_anew(
-    disk: Store, notes: Notes, colour: str
+    memory: Store, notes: Notes, colour: str
 ) -> None:
     bugs = [ValueError("first")]
 
@@ -753,19 +793,19 @@ def test_a_bug_in_the_clean_up_is_a_strike_and_the_cancel_is_not_delivered_anew(
                 raise bugs.pop() from None
             raise
 
-    with AgentSystem(disk) as system:
+    with AgentSystem(memory) as system:
         task = system.spawn(made(colour, code), id="t")
         wait_for(lambda: bool(task.describe().waits))
         task.cancel()
         assert not cancelled(task).cut
     assert notes.ran == ["tidy"]
-    assert len(of(events_of(disk), Restarted)) == 1
-    assert delivered(disk) == ["1"]
+    assert len(of(events_of(memory), Restarted)) == 1
+    assert delivered(memory) == ["1"]
 
 
 @BOTH
 def test_a_clean_up_that_crashes_again_and_again_holds_the_task_and_a_second_cancel_ends_it(
-    disk: Store, notes: Notes, colour: str
+    memory: Store, notes: Notes, colour: str
 ) -> None:
     async def code(hands: Hands) -> None:
         await hands.do(notes.book, "trip")
@@ -774,7 +814,7 @@ def test_a_clean_up_that_crashes_again_and_again_holds_the_task_and_a_second_can
         except TaskCancelled:
             raise ValueError("a bug") from None
 
-    with AgentSystem(disk, strikes=2) as system:
+    with AgentSystem(memory, strikes=2) as system:
         task = system.spawn(made(colour, code), id="t")
         wait_for(lambda: bool(task.describe().waits))
         task.cancel("first")
@@ -790,7 +830,7 @@ def test_a_clean_up_that_crashes_again_and_again_holds_the_task_and_a_second_can
 
 @BOTH
 def test_a_cancel_is_delivered_at_once_to_a_task_that_rests_after_a_crash(
-    disk: Store, notes: Notes, colour: str
+    memory: Store, notes: Notes, colour: str
 ) -> None:
     runs = list[int]()
 
@@ -801,11 +841,11 @@ def test_a_cancel_is_delivered_at_once_to_a_task_that_rests_after_a_crash(
         await hands.do(notes.note, "x")
 
     clock = FakeClock()
-    with AgentSystem(disk, clock=clock, strikes=10) as system:
+    with AgentSystem(memory, clock=clock, strikes=10) as system:
         task = system.spawn(made(colour, code), id="t")
-        wait_for(lambda: kinds(disk).count("Restarted") == 1)
+        wait_for(lambda: kinds(memory).count("Restarted") == 1)
         task.cancel()
-        wait_for(lambda: kinds(disk).count("Restarted") == 2)
+        wait_for(lambda: kinds(memory).count("Restarted") == 2)
         clock.advance(60)
         cancelled(task)
     assert notes.ran == []
@@ -1040,6 +1080,20 @@ def test_a_cancel_that_races_with_an_append_leaves_one_ending(
         assert status == "cancelled"
 
 
+@BOTH
+def test_a_cancel_that_is_first_in_the_log_keeps_the_body_from_running(disk: Store, notes: Notes, colour: str) -> None:
+    async def code(hands: Hands) -> None:
+        await hands.do(notes.note, "never")
+
+    with AgentSystem(disk, run=False) as client:
+        life = CrashingStore(disk, Interloper("append.before", "step.started", lambda: client.task("t").cancel()))
+        with AgentSystem(life) as system:
+            cancelled(system.spawn(made(colour, code), id="t"))
+        life.close()
+    assert notes.ran == []
+    assert (started(disk), delivered(disk)) == ([], ["1"])
+
+
 # ------------------------------------------------------------------ what is told
 
 
@@ -1120,8 +1174,9 @@ def test_a_task_held_for_its_code_in_its_clean_up_goes_on_when_the_code_fits(
         task.cancel()
         task.result(PATIENCE)
     life.close()
+    other = made(colour, changed)
     with pytest.raises(TaskHeldError), AgentSystem(disk) as system:
-        system.spawn(made(colour, changed), id="t").result(PATIENCE)
+        system.spawn(other, id="t").result(PATIENCE)
     del notes.does["two"]
     good = made(colour, spotless(code, notes, "one", "two"))
     with AgentSystem(disk) as system:
@@ -1157,11 +1212,14 @@ def test_a_cancelled_task_cleans_up_wherever_its_process_dies(
     async def code(hands: Hands) -> None:
         await hands.receive("never")
 
-    runs = 0
-    for run in every_crash_point(made(colour, spotless(code, notes, "tidy")), meanwhile=call_off):
-        runs += 1
+    flow = made(colour, spotless(code, notes, "tidy"))
+    if call_off is once_it_waits:
+        runs = [*every_crash_point(flow, meanwhile=call_off)]
+        assert len(runs) > 10
+    else:  # with a beat and a linger in each, every other one
+        runs = [run_through_crashes(flow, plan=[nth], meanwhile=call_off) for nth in range(1, 24, 2)]
+    for run in runs:
         check_cancelled(run)
-    assert runs > 10
 
 
 def test_a_cancelled_task_cleans_up_wherever_its_process_dies_on_sqlite(notes: Notes, tmp_path: Path) -> None:

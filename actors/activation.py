@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from actors.appender import Appender, Decide
 from actors.hints import Hints, Refusal, StopAsked
@@ -31,7 +31,7 @@ LAST_MARK = 0.5
 class RunningBody(Protocol):
     """A body, as its activation knows it; `undos` are those that it has registered so far."""
 
-    undos: list[tuple[str, object]]
+    undos: Sequence[tuple[str, Any]]
 
     def call_off(self) -> None:
         """Let it know that its task was called off."""

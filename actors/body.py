@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -93,17 +93,17 @@ class Body:
 
     _lock = threading.Condition(threading.Lock())
     """Guards what beats change, in all bodies: few beat, and each step would pay for a lock of its own."""
+    _called_off = False
+    _cancel: Callable[[], object] | None = None
 
     def __init__(
         self, activation: Activation, info: StepInfo, limits: Limits = NO_LIMITS, *, cleans_up: bool = False
     ) -> None:
         self.activation = activation
         self.info = info
-        self.undos: list[tuple[str, Any]] = []
+        self.undos: Sequence[tuple[str, Any]] = ()
         self._limits = limits
         self._cleans_up = cleans_up
-        self._called_off = False
-        self._cancel: Callable[[], object] = lambda: None
         self._began = self._beat = time.monotonic()
         self._given_up = ""
         self._detail: str | None = None
@@ -191,7 +191,8 @@ class Body:
         """Let it know that its task was called off: a heartbeat raises, a coroutine is cancelled; but for clean-up."""
         if not self._cleans_up and not self._called_off:
             self._called_off = True
-            self._cancel()
+            if self._cancel is not None:
+                self._cancel()
 
     def _end(self, why: str) -> None:
         """Take no heartbeat any more; the first reason counts."""

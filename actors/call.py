@@ -128,7 +128,8 @@ class StepCall(RecordedCall):
         await self.append(lambda task, now: task.deliver_cancel(number, now, self.call, undos))
 
     def _was_delivered(self) -> bool:
-        record = self.activation.task.steps.get(self.path)
+        task = self.activation.task
+        record = None if task.cancel is None else task.steps.get(self.path)
         return record is not None and record.outcome is not None
 
     async def _cancellation_waits(self) -> bool:

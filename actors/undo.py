@@ -44,7 +44,7 @@ def compensate(undo: Step[P, Any] | AsyncStep[P, Any], /, *args: P.args, **kwarg
     body = running_body.get()
     if body is not None:
         limit = body.activation.runtime.value_limit
-        body.undos.append((undo.name, checked([list(args), kwargs], limit)))
+        body.undos = [*body.undos, (undo.name, checked([list(args), kwargs], limit))]
         return
     caller = caller_of("compensate()")
     caller.check("compensate()", "", blocks=caller.colour.awaits is False)

@@ -155,6 +155,8 @@ def owed_undos(task: AgentTask) -> tuple[str, ...]:
 
 def headline(task: AgentTask) -> str:
     """Give one line for a list, the same on any day: where the task is, or why it is held or has failed."""
+    if task.worker is not None and task.cancel is None and task.concluded is None:
+        return task.place  # as at almost every append
     if task.held is not None and task.held.reason == STRIKES:
         return cut(strikes_text(task.held.details) or _hold_headline(task))
     if task.held is not None:

@@ -120,14 +120,17 @@ class AgentTask(TaskState):
         record = self.steps.get(path)
         if record is not None and record.outcome is not None:
             raise RuntimeError(f"task {self.id}: step {path} {name} has its outcome already")
-        version, ended = self.version + 1, list[TaskEvent]()
+        version = self.version + 1
+        if error is not None:
+            return [StepFailed(self.id, version, now, path, kind, name, digest, attempt, error, retry_at)]
         if source and not undos:  # its body ran, and what that has registered stands
             undos = [(undo.name, undo.arguments) for undo in self.undos if undo.path == path]
-        if error is not None:
-            ended.append(StepFailed(self.id, version, now, path, kind, name, digest, attempt, error, retry_at))
-        else:
-            ended.append(StepSucceeded(self.id, version, now, path, kind, name, digest, attempt, value, source))
-        return ended + self._undos(version + 1, now, [(path, *undo) for undo in undos]) if undos else ended
+        ended: list[TaskEvent] = [
+            StepSucceeded(self.id, version, now, path, kind, name, digest, attempt, value, source)
+        ]
+        if undos:
+            ended += self._undos(version + 1, now, [(path, *undo) for undo in undos])
+        return ended
 
     def deliver_cancel(
         self, activation: int, now: float, call: Call, undos: Sequence[tuple[str, Any]] = ()

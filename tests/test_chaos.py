@@ -460,6 +460,7 @@ FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
     ],
     "the_log_beats_a_time": [
         ("by its time after", "talker", log("talker", inserted(WaitEnded, copied(SignalReceived, name="b"), path="2"))),
+        ("inf s before its time", "talker", log("talker", changed(WaitEnded, changes={"source": 0}, path="2"))),
         ("s before its time", "talker", log("talker", changed(WaitEnded, changes={"timestamp": 1.0}, path="2"))),
     ],
     "what_was_sent_is_kept": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 from domain.events import (
@@ -99,12 +100,12 @@ def the_log_beats_a_time(evidence: Evidence) -> Found:
 
 
 def due_of(history: History, event: WaitEnded) -> float | None:
-    """Give the time by which a wait has ended, as its beginning in the log has it."""
+    """Give the time by which a wait has ended, as its beginning in the log has it: none that ever comes, if need be."""
     began = next((one for one in history.places[event.path] if isinstance(one, WaitBegan)), None)
     if began is None:
         return None
     due: Any = began.due if event.source < 0 else began.sources[event.source][2]
-    return float(due[0])
+    return inf if due is None else float(due[0])
 
 
 def what_was_sent_is_kept(evidence: Evidence) -> Found:

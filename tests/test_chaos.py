@@ -26,6 +26,7 @@ from domain.events import (
     Failed,
     Held,
     Passivated,
+    Released,
     Restarted,
     SignalReceived,
     StepFailed,
@@ -282,6 +283,7 @@ def out_of_order(events: list[TaskEvent]) -> list[TaskEvent]:
 
 held = Held("t", 0, 0.0, 1, "strikes", "", {"strikes": 2})
 passivated = Passivated("t", 0, 0.0, 1, [], None, False)
+released = Released("quitter", 0, 0.0, "1", "rerun", None, "me")
 odd = {"kinds": ["FailTask"], "message": "other"}
 failure = {"kinds": ["FailTask"], "message": "on purpose, at 5"}
 trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f()\nKeyError: 1\n'
@@ -343,6 +345,7 @@ FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
     "attempts_follow_each_other": [
         ("after its outcome", "quitter", log("quitter", inserted(Failed, copied(StepSucceeded)))),
         ("after its outcome", "quitter", log("quitter", inserted(Failed, copied(StepStarted, attempt=2)))),
+        ("after its outcome", "quitter", log("quitter", inserted(Failed, released))),
         ("is the 1. that", "quitter", log("quitter", changed(StepStarted, changes={"attempt": 2}))),
         ("not due before", "errands", log("errands", changed(StepFailed, changes={"retry_at": 1e11}))),
         ("of a doubt", "errands", log("errands", changed(StepStarted, changes={"doubt": "rerun"}, attempt=2))),
@@ -504,6 +507,7 @@ FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
         ("called off twice", "off", log("off", twice(CancelRequested))),
         ("it is cancelled after None", "off", log("off", changed(CancelRequested))),
         ("it is cancelled after C", "off", log("off", changed(Cancelled, changes={"by": "nobody"}))),
+        ("before its deadline", "off", log("off", changed(CancelRequested, changes={"by": "deadline"}))),
         ("that nobody asked for", "off", log("off", changed(CancelRequested))),
         ("its log has ['other']", "off", log("off", changed(CancelRequested, changes={"reason": "other"}))),
     ],

@@ -18,7 +18,7 @@ from typing import Any
 
 from actors import AgentSystem, TaskCancelledError, TaskEndedError, TaskFailedError, TaskHeldError, TaskRef
 from tests.chaos import ledger
-from tests.chaos.kinds import program
+from tests.chaos.kinds import deadline, program
 from tests.chaos.ledger import Line
 from tests.chaos.talks import TALKERS, Sending, sendings
 
@@ -44,7 +44,7 @@ def main(store: str, seed: str) -> None:
 def spawn(system: AgentSystem, seed: int, number: int, folder: Path | str = ".") -> TaskRef[Any]:
     """Spawn a round's nth task, tell the ledger in that folder that it was accepted, and send what it is sent first."""
     agent, args = program(seed, number)
-    task = system.spawn(agent, *args, id=f"{seed}-{number}")
+    task = system.spawn(agent, *args, id=f"{seed}-{number}", deadline=deadline(seed, number))
     ledger.write(Line("accepted", task.id), folder)
     for sending in sendings(args[1]) if agent.name in TALKERS else []:
         if not sending.delay:

@@ -108,10 +108,13 @@ class History:
 
     def outcome(self, path: str) -> tuple[int, Any] | None:
         """Give the outcome of a step, and in which activation it was recorded; 0 where a person has decided it."""
+        found: tuple[int, Any] | None = None
         for number, event in self.steps[path]:
-            if is_outcome(event):
-                return number, event
-        return None
+            if isinstance(event, Released) and event.decision == "rerun":
+                found = None
+            elif found is None and is_outcome(event):
+                found = number, event
+        return found
 
     def could_begin(self, path: str, attempt: int) -> float:
         """Give a time before which an attempt has not begun: that of its activation, or of the attempt before it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.chaos import programs, trips
+from tests.chaos import programs, talks, trips
 from tests.chaos.programs import (
     COMMON,
     RARE,
@@ -21,10 +21,10 @@ from tests.chaos.programs import (
     stumbler,
 )
 from tests.chaos.purses import ASK, draw_shopper, shopper
-from tests.chaos.talks import CANCEL_CHILD, draw_talk, talker, talker_async
-from tests.chaos.trips import booker, booker_async, draw_trip
+from tests.chaos.talks import CANCEL_CHILD, TALKERS, draw_talk, talker, talker_async
+from tests.chaos.trips import BOOKERS, booker, booker_async, draw_trip
 
-STEPS: dict[str, Any] = programs.STEPS | trips.STEPS
+STEPS: dict[str, Any] = programs.STEPS | trips.STEPS | talks.STEPS
 """All steps that leave effects in the ledger, by name."""
 UNTOLD = (ASK, CANCEL_CHILD)
 """The steps that leave none: what they do is in other logs."""
@@ -91,6 +91,13 @@ KINDS = {
         Kind(killer, lambda draw: (draw.randint(0, 99),), lambda number: [number + 1, number + 2, number + 3]),
     )
 }
+
+
+def deadline(seed: int, number: int) -> float | None:
+    """Give the seconds in which a round's nth task has to end, if there is such a limit; few have one."""
+    draw = Random(f"{seed}-{number}, deadline")
+    may_be_called_off = program(seed, number)[0].name in (*TALKERS, *BOOKERS)
+    return draw.uniform(0.1, 4.0) if may_be_called_off and draw.random() < 0.1 else None
 
 
 def program(seed: int, number: int) -> tuple[Any, tuple[Any, ...]]:

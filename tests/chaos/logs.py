@@ -107,7 +107,8 @@ def attempts_follow_each_other(evidence: Evidence) -> Found:
         last: TaskEvent | None = None
         attempts = 0
         for _, event in history.steps[path]:
-            if last is not None and is_outcome(last):
+            decided = isinstance(last, StepFailed) and isinstance(event, Released)
+            if last is not None and is_outcome(last) and not decided:
                 yield task, f"step {path} goes on after its outcome {last}: {event}"
             if isinstance(event, StepStarted):
                 attempts += 1

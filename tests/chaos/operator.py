@@ -11,7 +11,7 @@ from zlib import crc32
 
 from actors import AgentSystem, ResolveError, TaskEndedError
 from actors.task_log import UNTOLD
-from domain.state import IN_DOUBT, STRIKES, idempotency_key
+from domain.state import FAILED_STEP, IN_DOUBT, STRIKES, idempotency_key
 from domain.values import decode
 from stores import IndexRow
 from tests.chaos import ledger
@@ -51,7 +51,8 @@ def errand(task: str, agent: str, args: Any) -> Errand:
 class Operator:
     """Works on a thread, for the time of the `with`.
 
-    Lets a task go on that is held for strikes, where its workers have a limit. Any other hold stays: it is a fault.
+    Lets a task go on that is held for strikes, where its workers have a limit, or for an undo that has failed. Any
+    other hold stays: it is a fault.
     """
 
     def __init__(self, system: AgentSystem, folder: Path, plan: Plan) -> None:
@@ -96,6 +97,8 @@ class Operator:
         ref = self._system.task(task)
         if held.held.reason == STRIKES and self._strikes is not None:
             ref.release(by="the operator")
+        elif held.held.reason == FAILED_STEP:
+            ref.resolve(held.held.path, rerun=True, by="the operator")
         elif held.held.reason == IN_DOUBT:
             path, key = held.held.path, idempotency_key(held.birth, held.held.path)
             made = ledger.effect_of(key, self._folder)

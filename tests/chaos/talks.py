@@ -6,6 +6,7 @@ input, and from nothing else, so that whoever died before can be made up for. `w
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from functools import partial
@@ -31,13 +32,17 @@ from actors import (
     sleep_until_async,
     spawn_child,
     spawn_child_async,
+    step,
+    step_info,
     task_info,
     wait_any,
     wait_any_async,
 )
 from domain.events import ChildSpawned, Completed, StepSucceeded, WaitEnded
 from domain.values import decode
-from tests.chaos.programs import COMMON, errands, errands_async, some
+from tests.chaos import ledger, programs
+from tests.chaos.ledger import Line
+from tests.chaos.programs import COMMON, Mark, effect, errands, errands_async, some
 from tests.chaos.trips import booker, draw_trip
 
 if TYPE_CHECKING:
@@ -47,8 +52,24 @@ CANCEL_CHILD = "perdure.cancel_child"
 """The step by which an agent calls a child off."""
 CHILDREN: dict[str, Any] = {made.name: made for made in (errands, booker)}
 
+BESIDE = ["plain", "asking"]
+"""What is done beside two waits."""
 JOINED = {"now": None, "soon": 0.3, "cancel": None}
 """How a child is joined where that is at once: within so many seconds, None for as long as it takes."""
+
+
+@step
+def telling(number: int, name: str) -> Mark:
+    """Send a signal to the very task that runs this."""
+    assert programs.system is not None
+    mark, info = effect(number + 1), step_info()
+    value = [number, name]
+    programs.system.task(info.task_id).signal(name, value, signal_id=info.idempotency_key)
+    ledger.write(Line("signalled", info.task_id, token=json.dumps([info.idempotency_key, name, value])))
+    return mark
+
+
+STEPS: dict[str, Any] = {telling.name: telling}
 
 # ------------------------------------------------------------------ agents
 
@@ -66,17 +87,17 @@ def talker(number: int, talk: list[list[Any]]) -> list[Any]:
 def wait_for_others(number: int, last: list[ChildRef[Any]], what: str, *how: Any) -> Iterator[Any]:
     if what == "errands":
         yield errands(number, *how)
-    elif what == "sleep":
-        sleep(*how)
-    elif what == "until":
-        sleep_until(now() + timedelta(seconds=how[0]))
+    elif what in ("sleep", "until"):
+        (sleep if what == "sleep" else until)(how[0])
     elif what == "receive":
         yield heard(*how[:2])
     elif what == "any":
         first = wait_any(Signal(how[0]), Timer(how[1]))
         yield [first.index, first.value]
     elif what == "both":
-        yield from gather(partial(heard, *how[:2]), partial(sleep, how[3]))
+        yield from gather(partial(heard, *how[:2]), partial(sleep, how[3]), partial(errands, number, BESIDE))
+    elif what == "tell":
+        yield [telling(number, how[0]), receive(how[0])]
     elif what == "ask":
         pauses = [request_approval(f"question {n}", details=number) for n in range(how[0])]
         yield from [pause.wait().approved for pause in reversed(pauses)]
@@ -93,6 +114,14 @@ def wait_for_children(
         child.cancel("its parent has thought better of it")
     if join in JOINED:
         yield joined(child, JOINED[join])
+
+
+def until(seconds: float) -> None:
+    sleep_until(now() + timedelta(seconds=seconds))
+
+
+async def until_async(seconds: float) -> None:
+    await sleep_until_async(now() + timedelta(seconds=seconds))
 
 
 def now() -> Any:
@@ -130,18 +159,19 @@ async def talker_async(number: int, talk: list[list[Any]]) -> list[Any]:
 async def wait_for_others_async(number: int, last: list[ChildRef[Any]], what: str, *how: Any) -> AsyncIterator[Any]:
     if what == "errands":
         yield await errands_async(number, *how)
-    elif what == "sleep":
-        await sleep_async(*how)
-    elif what == "until":
-        await sleep_until_async(now() + timedelta(seconds=how[0]))
+    elif what in ("sleep", "until"):
+        await (sleep_async if what == "sleep" else until_async)(how[0])
     elif what == "receive":
         yield await heard_async(*how[:2])
     elif what == "any":
         first = await wait_any_async(Signal(how[0]), Timer(how[1]))
         yield [first.index, first.value]
     elif what == "both":
-        for one in await gather(heard_async(*how[:2]), sleep_async(how[3])):
+        beside = errands_async(number, BESIDE)
+        for one in await gather(heard_async(*how[:2]), sleep_async(how[3]), beside):
             yield one
+    elif what == "tell":
+        yield [await telling.aio(number, how[0]), await receive_async(how[0])]
     elif what == "ask":
         pauses = [await request_approval_async(f"question {n}", details=number) for n in range(how[0])]
         for pause in reversed(pauses):
@@ -189,8 +219,8 @@ def draw_talk(draw: Random) -> tuple[Any, ...]:
 def draw_op(draw: Random) -> list[Any]:
     """Draw one op; the last facts of one that wants a signal are its name, a time, and when the signal is sent."""
     what = draw.choices(
-        ("errands", "sleep", "until", "receive", "any", "both", "ask", "child", "stray"),
-        weights=(6, 4, 2, 6, 4, 2, 4, 6, 1),
+        ("errands", "sleep", "until", "receive", "any", "both", "ask", "child", "stray", "tell"),
+        weights=(6, 4, 2, 6, 4, 3, 4, 8, 1, 2),
     )[0]
     name, delay = draw.choice("ab"), draw.choice((0.0, 0.0, draw.uniform(0.1, 3.0)))
     if what == "errands":
@@ -203,6 +233,8 @@ def draw_op(draw: Random) -> list[Any]:
         return [what, name, draw.uniform(0.05, 1.5), delay]
     if what == "both":
         return [what, name, None, delay, draw.uniform(0.05, 1.5)]
+    if what == "tell":
+        return [what, name]
     if what == "ask":
         return [what, draw.randint(1, 2)]
     policy = draw.choice(("cancel", "wait", "abandon"))
@@ -256,11 +288,8 @@ class Teller:
             if what == "errands":
                 scope = self.next()
                 said.append([self.mark(f"{scope}/{n}") for n in range(1, len(how[0]) + 1)])
-            elif what == "sleep":
-                self.came(self.next())
-            elif what == "until":
-                self.place += 1
-                self.came(self.next())
+            elif what in ("sleep", "until"):
+                self.place += 1 + (what == "until")
             elif what == "receive":
                 said.append(self.came(self.next()))
             elif what == "any":
@@ -269,7 +298,10 @@ class Teller:
                 said.append([getattr(ended, "source", None), None if came == "nothing" else came])
             elif what == "both":
                 scope = self.next()
-                said += [self.came(f"{scope}/1/1"), None]
+                marks = [self.mark(f"{scope}/3/1/{n}") for n in (1, 2)]
+                said += [self.came(f"{scope}/1/1"), None, marks]
+            elif what == "tell":
+                said.append([self.mark(self.next()), self.came(self.next())])
             elif what == "ask":
                 self.place += how[0]
                 said += [self.came(self.next()) for _ in range(how[0])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from actors import (
     TaskCancelled,
     agent,
     compensate,
+    gather,
     heartbeat,
     receive,
     receive_async,
@@ -34,6 +36,8 @@ from tests.chaos.programs import COMMON, LONG, Mark, effect, errands, look, stum
 if TYPE_CHECKING:
     from tests.chaos.evidence import Evidence
 
+BESIDE = 0.4
+"""Seconds that are waited for beside a booking, so that a cancellation meets both."""
 CLEAN_UP = 1.0
 """Seconds that a slow clean-up waits: more than some cancellations have as their grace."""
 
@@ -60,6 +64,12 @@ def unbook_asking(number: int, what: str) -> Mark:
     mark = effect(number)
     threading.Event().wait(LONG)
     return mark
+
+
+@step
+def unbook_reluctant(number: int, what: str) -> Mark:
+    """Fail for good at the first attempt: a person has to decide."""
+    return stumble(number - 1)
 
 
 # ------------------------------------------------------------------ bookings
@@ -116,10 +126,17 @@ def book_slowly(number: int) -> Mark:
     return mark
 
 
-BOOKINGS = book, book_on_loop, book_asking, book_flaky, book_late, book_slowly
-STEPS: dict[str, Any] = {
-    made.name: made for made in (unbook, unbook_again, unbook_flaky, unbook_asking, *BOOKINGS)
-} | programs.STEPS
+@step
+def book_badly(number: int) -> Mark:
+    mark = effect(number + 1)
+    compensate(unbook_reluctant, *mark)
+    return mark
+
+
+BOOKINGS = book, book_on_loop, book_asking, book_flaky, book_late, book_slowly, book_badly
+BOOKING_NAMES = [made.name for made in BOOKINGS]
+UNDOS = unbook, unbook_again, unbook_flaky, unbook_asking, unbook_reluctant
+STEPS: dict[str, Any] = {made.name: made for made in (*UNDOS, *BOOKINGS)} | programs.STEPS
 
 # ------------------------------------------------------------------ agents
 
@@ -136,7 +153,8 @@ def booker(number: int, stops: list[list[str]], end: str, clean_up: str) -> list
                 spawn_child(errands, number, [name], on_parent_end=how)
                 continue
             made = STEPS[name]
-            marks.append((made.sync if made.is_async else made)(number))
+            call = partial(made.sync if made.is_async else made, number)
+            marks.append(gather(call, partial(sleep, BESIDE))[0] if how == "beside" else call())
             number = marks[-1][0]
         if end == "wait":
             receive("never")
@@ -165,7 +183,8 @@ async def booker_async(number: int, stops: list[list[str]], end: str, clean_up: 
                 await spawn_child_async(errands, number, [name], on_parent_end=how)
                 continue
             made = STEPS[name]
-            marks.append(await (made if made.is_async else made.aio)(number))
+            call = partial(made if made.is_async else made.aio, number)
+            marks.append((await gather(call, partial(sleep_async, BESIDE)))[0] if how == "beside" else await call())
             number = marks[-1][0]
         if end == "wait":
             await receive_async("never")
@@ -194,8 +213,8 @@ def draw_trip(draw: Random) -> tuple[Any, ...]:
 
 
 def draw_stop(draw: Random) -> list[str]:
-    how = draw.choices(("", "before", "cancel", "wait", "abandon"), weights=(12, 4, 1, 1, 1))[0]
-    return [how, draw.choice(COMMON) if how else draw.choice(BOOKINGS).name]
+    how = draw.choices(("", "beside", "before", "cancel", "wait", "abandon"), weights=(10, 4, 4, 1, 1, 1))[0]
+    return [how, draw.choice(COMMON if how not in ("", "beside") else BOOKING_NAMES)]
 
 
 # ------------------------------------------------------------------ the rule
@@ -208,10 +227,9 @@ def bookers_end_as_they_say(evidence: Evidence) -> Iterator[tuple[str, str]]:
             continue
         (_, _, end, clean_up), _ = decode(history.created.input)  # type: ignore[misc]  as it was drawn
         way = clean_up if history.delivered else end
-        outcomes = [
-            event for path in history.steps if (event := history.value_at(path)) is not None and "/" not in path
-        ]
-        tokens = [decode(event.value)[1] for event in sorted(outcomes, key=lambda event: int(event.path))]  # type: ignore[index, call-overload]
+        places = [[int(part) for part in path.split("/")] for path in history.steps if not path.startswith("undo")]
+        values = [history.value_at("/".join(map(str, place))) for place in sorted(places)]
+        tokens = [decode(value.value)[1] for value in values if value is not None]  # type: ignore[index, call-overload]
         if isinstance(history.ending, Completed):
             marks: Any = decode(history.ending.value)
             if way != "complete" or [mark[1] for mark in marks] != tokens:

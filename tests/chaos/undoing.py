@@ -81,6 +81,7 @@ def cancels_are_asked_for_once(evidence: Evidence) -> Found:
                 if asked is not None:
                     yield task, f"it was called off twice: {event}"
                 asked = event
+                yield from _on_time(task, history, event)
             elif isinstance(event, Cancelled):
                 if asked is None or (event.reason, event.by) != (asked.reason, asked.by):
                     yield task, f"it is cancelled after {asked}: {event}"
@@ -91,6 +92,12 @@ def cancels_are_asked_for_once(evidence: Evidence) -> Found:
         found = [event.reason for event in history.events if isinstance(event, CancelRequested)]
         if found != [line.token]:
             yield line.task, f"it was called off by {line.token!r}, and its log has {found}"
+
+
+def _on_time(task: str, history: History, event: CancelRequested) -> Found:
+    deadline = None if history.created is None else history.created.options.get("deadline")
+    if event.by == "deadline" and (deadline is None or event.timestamp < deadline):
+        yield task, f"it was called off before its deadline, {deadline}: {event}"
 
 
 def what_was_called_off_runs_no_more(evidence: Evidence) -> Found:

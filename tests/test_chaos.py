@@ -283,7 +283,7 @@ def out_of_order(events: list[TaskEvent]) -> list[TaskEvent]:
 
 held = Held("t", 0, 0.0, 1, "strikes", "", {"strikes": 2})
 passivated = Passivated("t", 0, 0.0, 1, [], None, False)
-released = Released("quitter", 0, 0.0, "1", "rerun", None, "me")
+released = Released("quitter", 0, 0.0, "1/1", "rerun", None, "me")
 odd = {"kinds": ["FailTask"], "message": "other"}
 failure = {"kinds": ["FailTask"], "message": "on purpose, at 5"}
 trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    f()\nKeyError: 1\n'

@@ -22,6 +22,7 @@ from domain.events import (
     CancelRequested,
     ChildSpawned,
     Completed,
+    Concluded,
     Created,
     Failed,
     Held,
@@ -510,6 +511,13 @@ FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
         ("before its deadline", "off", log("off", changed(CancelRequested, changes={"by": "deadline"}))),
         ("that nobody asked for", "off", log("off", changed(CancelRequested))),
         ("its log has ['other']", "off", log("off", changed(CancelRequested, changes={"reason": "other"}))),
+    ],
+    "clean_up_has_its_grace": [
+        ("cut short before", "off", log("off", changed(Concluded, changes={"cut": True}))),
+    ],
+    "endings_name_what_is_in_doubt": [
+        ("its ending says []", "off", log("off", changed(Cancelled, changes={"doubts": []}))),
+        ("its ending says ['1']", "booker", log("booker", changed(Failed, changes={"doubts": ["1"]}))),
     ],
     "what_was_called_off_runs_no_more": [
         ("hears 2 times", "off", log("off", twice(CancelDelivered))),

@@ -35,7 +35,13 @@ from tests.chaos.purses import (
 )
 from tests.chaos.talks import talkers_say_what_came
 from tests.chaos.trips import bookers_end_as_they_say, unbook_reluctant
-from tests.chaos.undoing import cancels_are_asked_for_once, undos_are_done, what_was_called_off_runs_no_more
+from tests.chaos.undoing import (
+    cancels_are_asked_for_once,
+    clean_up_has_its_grace,
+    endings_name_what_is_in_doubt,
+    undos_are_done,
+    what_was_called_off_runs_no_more,
+)
 from tests.chaos.waits import (
     approvals_are_decided_once,
     signals_are_taken_once_and_in_order,
@@ -278,6 +284,8 @@ RULES: tuple[Callable[[Evidence], Found], ...] = (
     endings_wait_for_what_is_owed,
     undos_are_done,
     cancels_are_asked_for_once,
+    clean_up_has_its_grace,
+    endings_name_what_is_in_doubt,
     what_was_called_off_runs_no_more,
     processes_end_as_they_are_told,
 )

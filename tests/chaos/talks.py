@@ -40,6 +40,7 @@ from actors import (
 )
 from domain.events import ChildSpawned, Completed, StepSucceeded, WaitEnded
 from domain.values import decode
+from domain.waits import answer_name, child_name
 from tests.chaos import ledger, programs
 from tests.chaos.ledger import Line
 from tests.chaos.programs import COMMON, Mark, effect, errands, errands_async, some
@@ -79,8 +80,9 @@ def talker(number: int, talk: list[list[Any]]) -> list[Any]:
     """Say what has come, op by op."""
     said: list[Any] = []
     last: list[ChildRef[Any]] = []
+    waits = {"child": wait_for_children, "first": wait_for_the_first}
     for what, *how in talk:
-        said += (wait_for_children if what == "child" else wait_for_others)(number, last, what, *how)
+        said += waits.get(what, wait_for_others)(number, last, what, *how)
     return said + [joined(child) for child in last]
 
 
@@ -114,6 +116,14 @@ def wait_for_children(
         child.cancel("its parent has thought better of it")
     if join in JOINED:
         yield joined(child, JOINED[join])
+
+
+def wait_for_the_first(
+    number: int, last: list[ChildRef[Any]], what: str, name: str, seconds: float, delay: float, args: list[Any]
+) -> Iterator[Any]:
+    child = spawn_child(errands, *args)
+    first = wait_any(Signal(name), child, Timer(seconds))
+    yield [first.index, first.value]
 
 
 def until(seconds: float) -> None:
@@ -150,8 +160,9 @@ def joined(child: ChildRef[Any], within: float | None = None) -> Any:
 async def talker_async(number: int, talk: list[list[Any]]) -> list[Any]:
     said: list[Any] = []
     last: list[ChildRef[Any]] = []
+    waits = {"child": wait_for_children_async, "first": wait_for_the_first_async}
     for what, *how in talk:
-        wait = wait_for_children_async if what == "child" else wait_for_others_async
+        wait = waits.get(what, wait_for_others_async)
         said += [one async for one in wait(number, last, what, *how)]
     return said + [await joined_async(child) for child in last]
 
@@ -191,6 +202,14 @@ async def wait_for_children_async(
         yield await joined_async(child, JOINED[join])
 
 
+async def wait_for_the_first_async(
+    number: int, last: list[ChildRef[Any]], what: str, name: str, seconds: float, delay: float, args: list[Any]
+) -> AsyncIterator[Any]:
+    child = await spawn_child_async(errands, *args)
+    first = await wait_any_async(Signal(name), child, Timer(seconds))
+    yield [first.index, first.value]
+
+
 async def heard_async(name: str, within: float | None) -> Any:
     try:
         return await receive_async(name, timeout=within)
@@ -219,8 +238,8 @@ def draw_talk(draw: Random) -> tuple[Any, ...]:
 def draw_op(draw: Random) -> list[Any]:
     """Draw one op; the last facts of one that wants a signal are its name, a time, and when the signal is sent."""
     what = draw.choices(
-        ("errands", "sleep", "until", "receive", "any", "both", "ask", "child", "stray", "tell"),
-        weights=(6, 4, 2, 6, 4, 3, 4, 8, 1, 2),
+        ("errands", "sleep", "until", "receive", "any", "both", "ask", "child", "stray", "tell", "first"),
+        weights=(6, 4, 2, 6, 4, 3, 4, 8, 1, 2, 3),
     )[0]
     name, delay = draw.choice("ab"), draw.choice((0.0, 0.0, draw.uniform(0.1, 3.0)))
     if what == "errands":
@@ -231,6 +250,8 @@ def draw_op(draw: Random) -> list[Any]:
         return [what, name, draw.choice((None, draw.uniform(0.05, 1.5))), delay]
     if what in ("any", "stray"):
         return [what, name, draw.uniform(0.05, 1.5), delay]
+    if what == "first":
+        return [what, name, draw.uniform(0.05, 1.5), delay, [draw.randint(0, 99), some(draw, 3)]]
     if what == "both":
         return [what, name, None, delay, draw.uniform(0.05, 1.5)]
     if what == "tell":
@@ -261,7 +282,7 @@ def sendings(talk: list[list[Any]]) -> list[Sending]:
     return [
         Sending(f"op-{number}", op[1], [number, op[1]], op[3])
         for number, op in enumerate(talk)
-        if op[0] in ("receive", "any", "both", "stray")
+        if op[0] in ("receive", "any", "both", "stray", "first")
     ]
 
 
@@ -292,7 +313,8 @@ class Teller:
                 self.place += 1 + (what == "until")
             elif what == "receive":
                 said.append(self.came(self.next()))
-            elif what == "any":
+            elif what in ("any", "first"):
+                self.place += what == "first"
                 came = self.came(path := self.next())
                 ended = self.history.end_at(path)
                 said.append([getattr(ended, "source", None), None if came == "nothing" else came])
@@ -336,9 +358,9 @@ class Teller:
         letter = self.history.letters.get(ended.signal)
         if letter is None:
             return "nothing"
-        if ended.kind == "approval":
+        if letter.name.startswith(answer_name("")):
             return letter.value["approved"]
-        if ended.kind == "child":
+        if letter.name.startswith(child_name("")):
             return decode(letter.value["value"]) if letter.value["status"] == "completed" else letter.value["status"]
         return decode(letter.value)
 

@@ -11,6 +11,8 @@ from domain.events import (
     Cancelled,
     CancelRequested,
     Completed,
+    Concluded,
+    Failed,
     StepStarted,
     StepSucceeded,
     UndoRegistered,
@@ -18,7 +20,7 @@ from domain.events import (
 from domain.record import STEP, UNDO
 from domain.state import UNDOS
 from domain.values import decode
-from tests.chaos.evidence import Evidence, History
+from tests.chaos.evidence import Evidence, History, is_of_step
 
 Found = Iterator[tuple[str, str]]
 
@@ -98,6 +100,35 @@ def _on_time(task: str, history: History, event: CancelRequested) -> Found:
     deadline = None if history.created is None else history.created.options.get("deadline")
     if event.by == "deadline" and (deadline is None or event.timestamp < deadline):
         yield task, f"it was called off before its deadline, {deadline}: {event}"
+
+
+def clean_up_has_its_grace(evidence: Evidence) -> Found:
+    """What was called off is cut short only when its grace is over; but where nobody could clean up."""
+    for task, history in evidence.histories.items():
+        asked: CancelRequested | None = None
+        for number, event in zip(history.at, history.events, strict=True):
+            if isinstance(event, CancelRequested):
+                asked = event
+            elif isinstance(event, Concluded | Cancelled) and event.cut and number > 0:
+                decided = isinstance(event, Cancelled) and any(isinstance(one, Concluded) for one in history.events)
+                if not decided and (asked is None or event.timestamp < asked.timestamp + asked.grace):
+                    yield task, f"it was called off by {asked}, and cut short before its grace was over: {event}"
+
+
+def endings_name_what_is_in_doubt(evidence: Evidence) -> Found:
+    """A task that has failed or was cancelled names the steps of which nobody knows whether they happened."""
+    for task, history in evidence.histories.items():
+        if not isinstance(history.ending, Failed | Cancelled):
+            continue
+        doubts: dict[str, bool] = {}
+        for event in history.events:
+            if isinstance(event, Concluded):
+                break
+            if is_of_step(event) and not isinstance(event, CancelDelivered):
+                doubts[event.path] = isinstance(event, StepStarted)
+        wanted = [path for path, in_doubt in doubts.items() if in_doubt]
+        if sorted(history.ending.doubts) != sorted(wanted):
+            yield task, f"the steps {wanted} are in doubt, and its ending says {history.ending.doubts}"
 
 
 def what_was_called_off_runs_no_more(evidence: Evidence) -> Found:

@@ -16,10 +16,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from actors import AgentSystem, TaskFailedError, TaskHeldError, TaskRef
+from actors import AgentSystem, TaskCancelledError, TaskEndedError, TaskFailedError, TaskHeldError, TaskRef
 from tests.chaos import ledger
+from tests.chaos.kinds import deadline, program
 from tests.chaos.ledger import Line
-from tests.chaos.programs import program
+from tests.chaos.talks import TALKERS, Sending, sendings
 
 CROWD = 24
 """Tasks that are open at most; a child counts."""
@@ -41,11 +42,21 @@ def main(store: str, seed: str) -> None:
 
 
 def spawn(system: AgentSystem, seed: int, number: int, folder: Path | str = ".") -> TaskRef[Any]:
-    """Spawn a round's nth task, and tell the ledger in that folder that it was accepted."""
+    """Spawn a round's nth task, tell the ledger in that folder that it was accepted, and send what it is sent first."""
     agent, args = program(seed, number)
-    task = system.spawn(agent, *args, id=f"{seed}-{number}")
+    task = system.spawn(agent, *args, id=f"{seed}-{number}", deadline=deadline(seed, number))
     ledger.write(Line("accepted", task.id), folder)
+    for sending in sendings(args[1]) if agent.name in TALKERS else []:
+        if not sending.delay:
+            send(task, sending, folder)
     return task
+
+
+def send(task: TaskRef[Any], sending: Sending, folder: Path | str = ".") -> None:
+    """Send a signal, and tell the ledger when that has returned; to a task that has ended nothing is sent."""
+    with suppress(TaskEndedError):
+        task.signal(sending.name, sending.value, signal_id=sending.id)
+        ledger.write(Line("signalled", task.id, token=json.dumps(sending[:3])), folder)
 
 
 def wait_for_results(tasks: SimpleQueue[TaskRef[Any]]) -> None:
@@ -56,11 +67,13 @@ def wait_for_results(tasks: SimpleQueue[TaskRef[Any]]) -> None:
 
 
 def answer(task: TaskRef[Any]) -> Any:
-    """Wait for a task's value, or the message with which it has failed."""
+    """Wait for a task's value, the message with which it has failed, or the reason for which it was cancelled."""
     try:
         return task.result()
     except TaskFailedError as error:
         return error.fault.message
+    except TaskCancelledError as error:
+        return error.reason
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@ from typing import Any
 
 from domain.events import (
     Activated,
+    CancelDelivered,
+    Cancelled,
+    CancelRequested,
+    ChildSpawned,
     Completed,
     Created,
     Failed,
@@ -17,35 +21,52 @@ from domain.events import (
     Passivated,
     Released,
     Restarted,
+    SignalReceived,
     StepFailed,
     StepStarted,
     StepSucceeded,
     TaskEvent,
+    WaitEnded,
 )
+from domain.record import STEP
 from stores import IndexRow
 from tests.chaos.fleet import End
 from tests.chaos.ledger import Line
 from tests.chaos.purses import Booking
 
-Ending = Completed | Failed
-StepEvent = StepStarted | StepSucceeded | StepFailed
+Ending = Completed | Failed | Cancelled
+StepEvent = StepStarted | StepSucceeded | StepFailed | CancelDelivered
+"""What the log has of a step; with another kind also of what else takes a place."""
 
 
 class History:
-    """One log, told in the words that the rules need. `at` gives the activation that was open at each event, or 0."""
+    """One log, told in the words that the rules need.
+
+    `at` gives the activation that was open at each event, or 0; `idle` tells whether the task was held then, or had
+    never been active. `steps` has the events of each step, `places` those of all that takes a place, by path; `letters`
+    what came from outside, by version.
+    """
 
     def __init__(self, events: list[TaskEvent]) -> None:
         self.events = events
         self.at: list[int] = []
+        self.idle: list[bool] = []
         self.steps: dict[str, list[tuple[int, Any]]] = defaultdict(list)
-        number = 0
+        self.places: dict[str, list[Any]] = defaultdict(list)
+        self.letters = {event.originator_version: event for event in events if isinstance(event, SignalReceived)}
+        number, idle = 0, True
         for event in events:
-            number = event.number if isinstance(event, Activated) else number
+            number, idle = (event.number, False) if isinstance(event, Activated) else (number, idle)
             self.at.append(number)
-            if isinstance(event, StepEvent) or (isinstance(event, Released) and event.path):
+            self.idle.append(idle)
+            if is_of_step(event):
                 self.steps[event.path].append((number, event))
+            if getattr(event, "path", "") and not isinstance(event, Held):
+                self.places[event.path].append(event)
             if isinstance(event, Restarted | Passivated | Held | Ending):
-                number = 0
+                number, idle = 0, idle or isinstance(event, Held)
+            if isinstance(event, Released):
+                idle = False
 
     @property
     def created(self) -> Created | None:
@@ -59,12 +80,41 @@ class History:
         last = self.events[-1] if self.events else None
         return last if isinstance(last, Ending) else None
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was called off, and whether or not it has heard of that."""
+        return any(isinstance(event, CancelRequested) for event in self.events)
+
+    @property
+    def delivered(self) -> bool:
+        """Whether its agent has heard that it was called off."""
+        return any(isinstance(event, CancelDelivered) for event in self.events)
+
+    def value_at(self, path: str) -> StepSucceeded | None:
+        """Give the success of the step at a path."""
+        return self._at(path, StepSucceeded)
+
+    def end_at(self, path: str) -> WaitEnded | None:
+        """Give how the wait at a path has ended, if not by a cancellation."""
+        return self._at(path, WaitEnded)
+
+    def spawned_at(self, path: str) -> ChildSpawned | None:
+        """Give which child was spawned at a path."""
+        return self._at(path, ChildSpawned)
+
+    def _at(self, path: str, kind: type) -> Any:
+        found = [event for event in self.places.get(path, []) if isinstance(event, kind)]
+        return found[0] if found else None
+
     def outcome(self, path: str) -> tuple[int, Any] | None:
         """Give the outcome of a step, and in which activation it was recorded; 0 where a person has decided it."""
+        found: tuple[int, Any] | None = None
         for number, event in self.steps[path]:
-            if is_outcome(event):
-                return number, event
-        return None
+            if isinstance(event, Released) and event.decision == "rerun":
+                found = None
+            elif found is None and is_outcome(event):
+                found = number, event
+        return found
 
     def could_begin(self, path: str, attempt: int) -> float:
         """Give a time before which an attempt has not begun: that of its activation, or of the attempt before it."""
@@ -77,11 +127,20 @@ class History:
         return time
 
 
+def is_of_step(event: Any) -> bool:
+    """Tell whether an event is one of a step that the agent calls, or that undoes one."""
+    if isinstance(event, Released):
+        return bool(event.path)
+    return isinstance(event, StepEvent) and event.kind == STEP
+
+
 def is_outcome(event: TaskEvent) -> bool:
     """Tell whether a step ends with this event for good."""
     if isinstance(event, Released):
         return event.decision != "rerun"
-    return isinstance(event, StepSucceeded) or (isinstance(event, StepFailed) and event.retry_at is None)
+    return isinstance(event, StepSucceeded | CancelDelivered) or (
+        isinstance(event, StepFailed) and event.retry_at is None
+    )
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ class Line:
         died: a body is about to kill its process, whose pid is `number`.
         crashed: an agent is about to crash, once.
         accepted: a spawn of `task` has returned.
+        signalled: a signal was accepted, whose id, name and value are the JSON in `token`.
+        decided: the approval that was asked for at `path` was answered by yes (`number` is 1) or no.
+        cancelled: a cancellation for the reason `token` was accepted, and was the first.
         answered: who waited for `task` was given the JSON in `token`.
     `activation`: the one for which the code ran. `at`: Unix seconds.
     """

@@ -1,8 +1,8 @@
 """What the tasks run: a mixture of everything, in ordinary code. Each effect is a line in the ledger.
 
 Every step is given a number and gives a *mark*: the next number, and the token of the effect that made it. So a result
-says which effects it is made of, and in which order their values were handed on. A `Kind` is an agent, how its
-arguments are drawn, and what its result has to be; one more kind of program is one more entry in `KINDS`.
+says which effects it is made of, and in which order their values were handed on. `trips.py`, `talks.py` and `purses.py`
+have more of them; `kinds.py` says how they are drawn.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -39,7 +37,6 @@ from actors.body import running_body
 from domain.retry import STRIKE_LIMIT
 from tests.chaos import ledger
 from tests.chaos.ledger import Line
-from tests.chaos.purses import ASK, draw_shopper, shopper
 
 Mark = list[Any]
 """A number, the token of the effect that made it, and what else there is to say."""
@@ -193,8 +190,6 @@ STEPS: dict[str, Any] = {
 }
 COMMON = ("plain", "on_loop", "idempotent", "asking", "flaky")
 RARE = ("patient", "hanging", "beating", "failing", "guarded", "awaiting")
-UNRECORDED = ("idempotent", ASK)
-"""The steps of which no start is in the log."""
 
 # ------------------------------------------------------------------ agents
 
@@ -269,72 +264,6 @@ def killer(number: int) -> list[Mark]:
     return errands(number, ["plain", "deadly", "asking"])
 
 
-# ------------------------------------------------------------------ kinds
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of program. `numbers` gives what the marks of its result have to count, or how its task has to fail.
-
-    It is None where the result is no list of marks: the judge has a rule of its own for that kind.
-    """
-
-    agent: Any
-    draw: Callable[[Random], tuple[Any, ...]]
-    numbers: Callable[..., list[int] | str] | None
-
-
 def some(draw: Random, most: int, names: tuple[str, ...] = COMMON) -> list[str]:
+    """Draw the names of one step or more."""
     return draw.choices(names, k=draw.randint(1, most))
-
-
-def draw_errands(draw: Random) -> tuple[Any, ...]:
-    rare = draw.sample(RARE, k=draw.randint(0, 2))
-    names = some(draw, 8) + rare
-    draw.shuffle(names)
-    return draw.randint(0, 99), names
-
-
-def draw_fan(draw: Random) -> tuple[Any, ...]:
-    branches = [some(draw, 3, (*COMMON, "patient", "awaiting")) for _ in range(draw.randint(2, 4))]
-    return draw.randint(0, 99), branches, draw.randint(1, 5)
-
-
-def count(number: int, names: list[str]) -> list[int]:
-    numbers = []
-    for name in names:
-        number += name != "failing"
-        numbers.append(number)
-    return numbers
-
-
-def count_fan(number: int, branches: list[list[str]], width: int) -> list[int]:
-    inner = [count(number + 100 * index, names) for index, names in enumerate(branches)]
-    mapped = [number + 10 * index + 1 for index in range(width)]
-    return [*(one for numbers in inner for one in numbers), *mapped, number + 1]
-
-
-KINDS = {
-    kind.agent.name: kind
-    for kind in (
-        Kind(errands, draw_errands, count),
-        Kind(errands_async, draw_errands, count),
-        Kind(fan, draw_fan, count_fan),
-        Kind(fan_async, draw_fan, count_fan),
-        Kind(stumbler, lambda draw: (draw.randint(0, 99),), lambda number: [number + 1, number + 2]),
-        Kind(
-            quitter,
-            lambda draw: (draw.randint(0, 99), some(draw, 3)),
-            lambda number, names: f"on purpose, at {number + len(names)}",
-        ),
-        Kind(shopper, draw_shopper, None),
-        Kind(killer, lambda draw: (draw.randint(0, 99),), lambda number: [number + 1, number + 2, number + 3]),
-    )
-}
-
-
-def program(seed: int, number: int) -> tuple[Any, tuple[Any, ...]]:
-    """Give the agent and the arguments of a round's nth task."""
-    draw = Random(f"{seed}-{number}")
-    kind = draw.choices(list(KINDS.values()), weights=(60, 40, 30, 30, 10, 10, 40, 1))[0]
-    return kind.agent, kind.draw(draw)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Self
 
-from actors import AgentSystem, ResolveError, TaskEndedError
+from actors import AgentSystem
 from actors.mapper import is_stream
-from domain.events import Activated, Passivated, StepFailed, StepStarted, StepSucceeded
-from domain.state import IN_DOUBT, STRIKES, idempotency_key
+from domain.events import (
+    Activated,
+    ApprovalRequested,
+    CancelDelivered,
+    Cancelled,
+    CancelRequested,
+    ChildSpawned,
+    Passivated,
+    SignalReceived,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    WaitEnded,
+)
+from domain.record import STEP
+from domain.state import UNDOS
+from domain.waits import RESERVED
 from tests.chaos import ledger
 from tests.chaos.client import spawn
-from tests.chaos.evidence import Evidence
+from tests.chaos.evidence import Evidence, is_outcome
 from tests.chaos.fleet import Fleet
 from tests.chaos.judge import Complaint, judge
+from tests.chaos.operator import LOOK, Operator
 from tests.chaos.plan import Action, Plan, draw_plan
 from tests.chaos.purses import bookings
 
@@ -27,9 +40,6 @@ SETTLING = 90.0
 """Seconds after the chaos in which every task has to end."""
 FIRST = 24
 """Tasks that are there from the beginning, so that no machine is too slow for a round."""
-LOOK = 0.1
-"""Seconds between two looks at what is open, or held."""
-OPEN = ("queued", "running", "waiting", "held")
 
 
 @dataclass(frozen=True)
@@ -114,61 +124,22 @@ def totalled(evidence: Evidence) -> Counter[str]:
     return Counter(
         {
             "tasks": len(evidence.logs),
-            "steps": kinds[StepSucceeded] + sum(isinstance(e, StepFailed) and e.retry_at is None for e in events),
+            "steps": sum(
+                isinstance(e, StepSucceeded | StepFailed) and e.kind == STEP and is_outcome(e) for e in events
+            ),
             "attempts": kinds[StepStarted],
             "doubts": sum(isinstance(event, StepStarted) and bool(event.doubt) for event in events),
             "activations": kinds[Activated],
             "passivations": kinds[Passivated],
             "effects": sum(map(len, evidence.effects.values())),
+            "waits": kinds[WaitEnded],
+            "signals": sum(isinstance(e, SignalReceived) and not e.name.startswith(RESERVED) for e in events),
+            "approvals": kinds[ApprovalRequested],
+            "children": kinds[ChildSpawned],
+            "cancels": kinds[CancelRequested],
+            "cancels heard": kinds[CancelDelivered],
+            "cancelled": kinds[Cancelled],
+            "undos": sum(isinstance(e, StepSucceeded) and e.path.startswith(f"{UNDOS}/") for e in events),
             "bookings": sum(map(len, evidence.purses.values())),
         }
     )
-
-
-class Operator:
-    """The person who decides about what is held, as the ledger has it: on a thread, for the time of the `with`.
-
-    Lets a task go on that is held for strikes, where its workers have a limit. Any other hold stays: it is a fault.
-    """
-
-    def __init__(self, system: AgentSystem, folder: Path, plan: Plan) -> None:
-        self.decisions = 0
-        self._over = threading.Event()
-        self._system = system
-        self._folder = folder
-        self._strikes = plan.strikes
-        self._thread = threading.Thread(target=self._work, name="operator")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def has_work(self) -> bool:
-        """Tell whether a task is open."""
-        return bool(self._system.log.recorder.select_entries(status=OPEN, limit=1))
-
-    def _work(self) -> None:
-        while not self._over.wait(LOOK):
-            for row in self._system.log.recorder.select_entries(status=["held"]):
-                with suppress(ResolveError, TaskEndedError):  # it goes on already
-                    self._decide(row.id)
-
-    def _decide(self, task: str) -> None:
-        held = self._system.log.load(task)
-        if held.held is None:
-            return
-        ref = self._system.task(task)
-        if held.held.reason == STRIKES and self._strikes is not None:
-            ref.release(by="the operator")
-        elif held.held.reason == IN_DOUBT:
-            path, key = held.held.path, idempotency_key(held.birth, held.held.path)
-            made = ledger.effect_of(key, self._folder)
-            happened = {"value": [made.number, made.token]} if made is not None else {"rerun": True}
-            ref.resolve(path, **happened, by="the operator")
-        else:
-            return
-        self.decisions += 1

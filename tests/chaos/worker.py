@@ -11,7 +11,7 @@ from zlib import crc32
 
 from actors import AgentSystem, open_store
 from stores import Store
-from tests.chaos import programs
+from tests.chaos import kinds, programs  # noqa: F401  all the agents are in the first
 
 GRACE = 2.0
 """Seconds that bodies get when a worker leaves; one that waits for another task may want more, and is cut off."""

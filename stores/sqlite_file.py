@@ -248,6 +248,15 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
                 self._close_connections()
                 self._turns.close()
 
+    def __del__(self) -> None:
+        """Close what nobody has closed; nothing while the interpreter ends.
+
+        Its threads end wherever they are then, a lock in their hands, and who waits for that waits for ever. The
+        process lets go of files and locks by itself.
+        """
+        if not self.closed and not sys.is_finalizing():
+            self.close()
+
     def _close_connections(self, *, writer_first: bool = False) -> None:
         order = ("_writer", "_reader") if writer_first else ("_reader", "_writer")
         for name in order:

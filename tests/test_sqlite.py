@@ -801,6 +801,30 @@ for head in (1, 2):
     assert_sound(path)
 
 
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("lock", ["_turns._changed", "_write_lock", "_read_lock"])
+def test_a_process_ends_though_a_thread_that_is_gone_has_kept_a_lock(path: Path, lock: str, closed: bool) -> None:
+    """The interpreter ends daemon threads wherever they are, and collects what is left after that."""
+    script = """
+store, taken = SQLiteStore(sys.argv[1]), threading.Event()
+file = store.recorder.datastore
+if sys.argv[3] == "True":
+    store.close()
+
+def keep(lock):
+    lock.acquire()
+    taken.set()
+    threading.Event().wait()
+
+threading.Thread(target=keep, args=[eval(f"file.{sys.argv[2]}")], daemon=True).start()
+taken.wait()
+file.itself = file
+del store, file
+say("ends")
+"""
+    assert run(script, path, lock, closed) == ["ends"]
+
+
 def test_a_memory_store_is_not_shared_with_a_forked_child() -> None:
     lines = run(
         """

@@ -17,6 +17,8 @@ from tests.chaos.plan import Action, Plan
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "leave": signal.SIGTERM}
+TELL, TELLING = signal.SIGUSR1, 1.0
+"""The signal at which a worker writes down what each of its threads does, and the seconds that it has for that."""
 LEAVING = 30.0
 """Seconds in which a process has to be gone that was asked to leave: its grace, and what a loaded machine adds."""
 
@@ -57,9 +59,13 @@ class Process:
         self.popen.send_signal(number)
 
     def end(self, timeout: float) -> End:
-        """Wait for its end; who is late is killed, and that was not asked of it."""
-        with suppress(subprocess.TimeoutExpired):
+        """Wait for its end; who is late says what it does, and is killed, and that was not asked of it."""
+        try:
             self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.popen.send_signal(TELL)
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(TELLING)
         self.popen.kill()
         told = self._errors.read_text(errors="replace")
         return End(self.name, self.popen.pid, self.popen.wait(), frozenset(self.signals), told)

@@ -50,6 +50,9 @@ from tests.chaos.waits import (
     what_was_sent_is_kept,
 )
 
+LONGEST = 20_000
+"""Characters that are told of what a process wrote to standard error."""
+
 
 @dataclass(frozen=True)
 class Complaint:
@@ -248,7 +251,10 @@ def processes_end_as_they_are_told(evidence: Evidence) -> Found:
         killed = (signal.SIGKILL in end.signals or end.pid in died) and end.code == -signal.SIGKILL
         left = signal.SIGTERM in end.signals and end.code in (0, -signal.SIGTERM)
         if not (killed or left):
-            yield "", f"{end.process} was sent {sorted(end.signals)} and ended with {end.code}:\n{end.errors[-2000:]}"
+            yield (
+                "",
+                f"{end.process} was sent {sorted(end.signals)} and ended with {end.code}:\n{end.errors[-LONGEST:]}",
+            )
         for trace in re.findall(r"^Traceback .*\n(?:\s.*\n)*(?:.*\n)?", end.errors, re.MULTILINE):
             if OnPurposeError.__name__ not in trace:
                 yield "", f"{end.process} told of an error:\n{trace[-2000:]}"

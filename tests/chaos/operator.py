@@ -26,8 +26,8 @@ LOOK = 0.1
 OPEN = ("queued", "running", "waiting", "held")
 LATEST = 4.0
 """Seconds after its spawn within which a task is called off, if it is."""
-AGAIN = 0.05
-"""The share of looks at which a signal that was sent is sent again."""
+AGAIN = 0.15
+"""The share of looks at which what was brought before is brought again."""
 
 
 class Errand(NamedTuple):

@@ -28,13 +28,13 @@ from actors import (
     step,
     step_info,
 )
-from domain.events import Completed, Failed
+from domain.events import CancelDelivered, Completed, Failed, StepSucceeded
 from domain.values import decode
 from tests.chaos import programs
 from tests.chaos.programs import COMMON, LONG, Mark, effect, errands, look, stumble
 
 if TYPE_CHECKING:
-    from tests.chaos.evidence import Evidence
+    from tests.chaos.evidence import Evidence, History
 
 BESIDE = 0.4
 """Seconds that are waited for beside a booking, so that a cancellation meets both."""
@@ -220,6 +220,16 @@ def draw_stop(draw: Random) -> list[str]:
 # ------------------------------------------------------------------ the rule
 
 
+def values(history: History) -> Iterator[StepSucceeded]:
+    """Give the steps whose values the agent has got, in order: none beside a wait that came to a cancellation."""
+    places = [[int(part) for part in path.split("/")] for path in history.steps if not path.startswith("undo")]
+    for place in sorted(places):
+        value = history.value_at("/".join(map(str, place)))
+        beside = history.places.get(f"{place[0]}/2/1", []) if len(place) > 1 else []
+        if value is not None and not any(isinstance(event, CancelDelivered) for event in beside):
+            yield value
+
+
 def bookers_end_as_they_say(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """One that was not called off ends as drawn, one that cleaned up as that ends; a result has all marks, in order."""
     for task, history in evidence.histories.items():
@@ -227,9 +237,7 @@ def bookers_end_as_they_say(evidence: Evidence) -> Iterator[tuple[str, str]]:
             continue
         (_, _, end, clean_up), _ = decode(history.created.input)  # type: ignore[misc]  as it was drawn
         way = clean_up if history.delivered else end
-        places = [[int(part) for part in path.split("/")] for path in history.steps if not path.startswith("undo")]
-        values = [history.value_at("/".join(map(str, place))) for place in sorted(places)]
-        tokens = [decode(value.value)[1] for value in values if value is not None]  # type: ignore[index, call-overload]
+        tokens = [decode(value.value)[1] for value in values(history)]  # type: ignore[index, call-overload]
         if isinstance(history.ending, Completed):
             marks: Any = decode(history.ending.value)
             if way != "complete" or [mark[1] for mark in marks] != tokens:

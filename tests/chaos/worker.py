@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from zlib import crc32
 from actors import AgentSystem, open_store
 from stores import Store
 from tests.chaos import kinds, programs  # noqa: F401  all the agents are in the first
+from tests.chaos.fleet import TELL
 
 GRACE = 2.0
 """Seconds that bodies get when a worker leaves; one that waits for another task may want more, and is cut off."""
@@ -25,6 +27,7 @@ LEASE = 1.0
 
 def main(url: str, strikes: str, hasty: str) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before any thread: all inherit it
+    faulthandler.register(TELL)
     logging.basicConfig(format="%(relativeCreated)d %(levelname)s %(message)s")
     with open_store(url) as store:
         if hasty:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn, Protocol
 
 from actors.appender import Appender, Decide
+from actors.colours import asyncio_task, has_time_limit
 from actors.hints import Hints, Refusal, StopAsked
 from actors.lines import HOPE, LINGER, Lines
 from actors.runtime import Runtime
@@ -87,11 +88,8 @@ class Activation(Lines):
 
     def close(self, reason: BaseException) -> NoReturn:
         """Close for good: from now on every call raises `reason`."""
-        with self._gate:
-            if self.closed is None:
-                self.closed = reason
-            self._gate.notify_all()
-        raise self.closed.with_traceback(None)
+        self.lose(reason)
+        raise (self.closed or reason).with_traceback(None)
 
     def lose(self, reason: BaseException) -> None:
         """Close because the task is another's; nothing more of it is written here."""
@@ -304,6 +302,14 @@ class Activation(Lines):
         if self.task.delivered and self.task.concluded is None:
             return True
         return waited < HOPE and bool(self.task.waiting) and not self.hints.crowded()
+
+    def under_limit(self) -> AbstractContextManager[None]:
+        """Keep the task in its place while an `asyncio.timeout` runs down around who awaits: it would be lost."""
+        if not has_time_limit(asyncio_task()):
+            return nullcontext()
+        text = "task %s: asyncio.timeout around a wait keeps its place, and begins anew in each process: use timeout="
+        logger.warning(text, self.task.id)
+        return self.in_place()
 
     def look(self) -> None:
         """Have the worker look whether there is nothing left but time to pass."""

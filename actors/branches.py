@@ -265,7 +265,7 @@ class _Gathering:
             self._activation.add_line()
         self._helpers = many
         runners = {asyncio.create_task(self._take_branches_async()) for _ in range(many)}
-        with self._activation.joining(lambda: not self._helpers):
+        with self._activation.under_limit(), self._activation.joining(lambda: not self._helpers):
             while runners:
                 try:
                     _, runners = await asyncio.wait(runners)

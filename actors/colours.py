@@ -125,3 +125,14 @@ def asyncio_task() -> Any:
     if loop is None:
         return None
     return asyncio.current_task(loop) or loop
+
+
+def has_time_limit(task: Any) -> bool:
+    """Tell whether an `asyncio.timeout` is running down around what an asyncio task does, as far as one can tell."""
+    import asyncio  # noqa: PLC0415  a loop runs, so it is there
+
+    for handle in list(getattr(task.get_loop(), "_scheduled", ())):
+        limit = getattr(getattr(handle, "_callback", None), "__self__", None)
+        if isinstance(limit, asyncio.Timeout) and getattr(limit, "_task", None) is task and not handle.cancelled():
+            return True
+    return False

@@ -46,6 +46,7 @@ class Lines(ABC):
         self._newest = 0.0
         self._awaited: dict[Job[None], tuple[Left, Over]] = {}
         self._kept = False
+        self._pinned = 0
 
     # ------------------------------------------------------------------ what an activation knows
 
@@ -158,13 +159,19 @@ class Lines(ABC):
                 del self._joins[me]
 
     def rests(self) -> float | None:
-        """Tell for how many seconds nothing but time goes on here, as far as one can tell; None where more does."""
+        """Tell for how many seconds nothing but time goes on here, as far as one can tell; None where more does.
+
+        So it is where the task is about to be unwound.
+        """
         with self._gate:
             if not (self._all_wait() or self._waits_for_hands()):
                 return None
             if not self._waits or any(over() for _, over in self._waits.values()):
                 return None
             rest = self._first_left()
+            leaves = self._all_wait() and (rest is None or rest > LINGER)
+            if leaves and not self.keeps_place(time.monotonic() - self._newest):
+                return None  # it is about to be unwound
         return math.inf if rest is None else rest if rest > 0 else None
 
     def _keep(self) -> None:
@@ -229,10 +236,21 @@ class Lines(ABC):
 
         It may sit in a join of its own, for lines that were opened by hand.
         """
-        return bool(self._by_hand) and not self.runs_bodies() and self._number() == self._lines - 1
+        return bool(self._by_hand) and not self._pinned and not self.runs_bodies() and self._number() == self._lines - 1
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Keep the task in its place for as long as this lasts, whatever waits."""
+        with self._gate:
+            self._pinned += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._pinned -= 1
 
     def _all_wait(self) -> bool:
-        return self._number() >= self._lines
+        return not self._pinned and self._number() >= self._lines
 
     def _number(self) -> int:
         """Count the lines that wait."""

@@ -18,6 +18,8 @@ from domain.events import SignalReceived, WaitEnded
 from domain.retry import MOST_SECONDS
 from domain.waits import ANY, RESERVED, SIGNAL, TIMER, Due, Source, Wait, first_of
 
+YEARS = 1970, 9998
+"""The years that a time may have: what is beyond them not every clock can show."""
 NAME_LIMIT = 200
 """Characters that the name of a signal may have."""
 
@@ -56,6 +58,8 @@ def moment_of(what: str, moment: datetime) -> float:
         raise TypeError(f"{what} is a datetime, not {moment!r:.60}")
     if moment.tzinfo is None:
         raise ValueError(f"{what} is a datetime with a zone, such as datetime.now(UTC), not {moment.isoformat()}")
+    if not YEARS[0] <= moment.year <= YEARS[1]:
+        raise ValueError(f"{what} is from the year {YEARS[0]} to {YEARS[1]}, not {moment.isoformat()}")
     return moment.timestamp()
 
 

@@ -94,14 +94,15 @@ class AnyCall:
             return False
         import asyncio  # noqa: PLC0415  a loop runs, so it is there
 
-        job = activation.await_for(activation.runtime.threads, left, over)
-        try:
-            await self.colour.wait(job, None)
-        except asyncio.CancelledError:
-            activation.check()
-            return True
-        finally:
-            activation.forget(job)
+        with activation.under_limit():
+            job = activation.await_for(activation.runtime.threads, left, over)
+            try:
+                await self.colour.wait(job, None)
+            except asyncio.CancelledError:
+                activation.check()
+                return True
+            finally:
+                activation.forget(job)
         job.result()
         return False
 

@@ -29,8 +29,9 @@ def compensate(undo: Step[P, Any] | AsyncStep[P, Any], /, *args: P.args, **kwarg
 
     When the task fails, by FailTask or a StepError, or is cancelled, the undos run before its ending, the last
     registered first, each as a recorded step: a death goes on with the rest. One that fails for good holds the task,
-    for a person to decide. In a task that completes none runs. They run as their steps were defined, without what
-    `.options(…)` changes, and in a process that has none of that name the task is held until one has.
+    for a person to decide. In a task that completes none runs, and what an undo registers itself counts nothing. They
+    run as their steps were defined, without what `.options(…)` changes; in a process that has none of that name the
+    task is held until one has.
 
     Raises DefinitionError for what is no step, TypeError for arguments that it does not take, UnstorableValueError,
     OutsideTaskError where no task runs.

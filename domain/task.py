@@ -149,6 +149,9 @@ class AgentTask(TaskState):
         return [CancelDelivered(self.id, self.version + 1, now, path, kind, name, digest)]
 
     def _undos(self, version: int, now: float, undos: Named) -> list[TaskEvent]:
+        """Register undos; but what an undo says of how to undo itself counts nothing: it would never end."""
+        if self.concluded is not None:
+            return []
         return [UndoRegistered(self.id, version + n, now, *undo) for n, undo in enumerate(undos)]
 
     def register_undos(self, activation: int, now: float, undos: Named) -> list[TaskEvent]:

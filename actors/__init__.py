@@ -29,7 +29,8 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     branches, frameworks                  side by side; steps by name
 #     groups, family, worker                who begins anew with whom; what a worker runs that has one task only; what
 #                                           the actors of one worker share
-#     tenure, outage                        the rules of the lease; growing waits for the store
+#     outsiders, tenure, outage             what brings something to tasks; the rules of the lease; growing waits for
+#                                           the store
 #     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
 #     directory, supervisor                 who is active; what follows an end
 #     lease, second_looks                   beats and the frozen; what is held and looked at again

@@ -107,6 +107,7 @@ def request_approval(question: str, *, details: Any = None) -> Approval:
 async def request_approval_async(question: str, *, details: Any = None) -> Approval:
     """Do what `request_approval` does, in an async agent."""
     caller = caller_of("request_approval_async()")
+    await caller.give_way()
     caller.check("request_approval_async()", "", blocks=False, twin="request_approval")
     return await _request(caller, question, details)
 

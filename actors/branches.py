@@ -151,6 +151,8 @@ async def _gather_async(
     what: str, branches: Sequence[Any], limit: int | None, kind: Callable[[Iterable[Any]], Any]
 ) -> Any:
     """Gather where and when this is awaited: it may be a branch of another gather."""
+    if (here := current.get()) is not None and isinstance(here, Context):
+        await here.give_way()
     return kind(await _Gathering(what, branches, limit, awaits=True).await_all())
 
 

@@ -182,6 +182,7 @@ async def spawn_child_async(
 ) -> ChildRef[Any]:
     """Do what `spawn_child` does, in an async agent."""
     caller = caller_of("spawn_child_async()")
+    await caller.give_way()
     caller.check("spawn_child_async()", "", blocks=False, twin="spawn_child")
     return await _spawn(caller, agent, args, on_parent_end, tags)
 

@@ -20,12 +20,12 @@ from actors.colours import asyncio_task, drive
 from actors.definitions import AnyAgent, AnyStep, current
 from actors.entity_actor import refuse_inside_entity
 from actors.info import StepInfo, TaskInfo
-from actors.raised import step_error_of
+from actors.raised import FAILS, step_error_of
 from actors.recorded import AnyCall
 from actors.scope import Scope
 from actors.threads import NoThreadError
 from actors.waits import WaitCall
-from domain.errors import BlockingCallError, FailTask, InsideTaskError, OutsideTaskError, TaskCancelled
+from domain.errors import BlockingCallError, InsideTaskError, OutsideTaskError, TaskCancelled
 from domain.events import StepSucceeded, WaitEnded
 from domain.journal import (
     Differs,
@@ -138,6 +138,7 @@ class Context(Scope):
 
     async def call_step_async(self, step: AnyStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do the step at the next position."""
+        await self.give_way()
         self.check(f"step {step.name}", step.name, blocks=False, is_async=step.is_async)
         call, found = self._find(step, args, kwargs)
         if found is not None and found.outcome is not None:
@@ -169,6 +170,7 @@ class Context(Scope):
 
     async def wait_async(self, what: str, wait: Wait, twin: str = "") -> tuple[WaitCall, WaitEnded]:
         """Wait at the next position. `twin` is what sync code calls instead."""
+        await self.give_way()
         self.check(what, "", blocks=False, twin=twin)
         call, found = self._find_wait(wait)
         return call, await call.perform(found)
@@ -209,6 +211,7 @@ class Context(Scope):
         if here is None and agent.is_async:
             return await agent.fn(*args, **kwargs)
         here = here or self
+        await here.give_way()
         here.check(f"agent {agent.name}", agent.name, blocks=False, is_async=agent.is_async)
         path = here._agent_path(agent)
         if agent.is_async:
@@ -283,7 +286,7 @@ class Context(Scope):
             self.leave_by(outer)
 
     def _is_an_ending(self, error: BaseException) -> bool:
-        ends = issubclass(type(error), FailTask | TaskCancelled)
+        ends = issubclass(type(error), (*FAILS, TaskCancelled))
         return ends or step_error_of(error, self.activation.declared) is not None
 
     # ------------------------------------------------------------------ the same in every run

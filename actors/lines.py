@@ -28,6 +28,9 @@ GLANCE = 0.05
 LOOK_AGAIN = 1.0
 """Seconds after which who waits in place looks at the clocks again: somebody may have set the one on the wall."""
 
+CALLS = 10
+"""Calls after the end of an activation that are refused at once; who calls on is kept for longer and longer."""
+
 Left = Callable[[], float | None]
 """Tells the seconds until a wait may be over by time; None where it has no time."""
 Over = Callable[[], bool]
@@ -46,7 +49,7 @@ class Lines(ABC):
         self._newest = 0.0
         self._awaited: dict[Job[None], tuple[Left, Over]] = {}
         self._kept = False
-        self._pinned = 0
+        self._pinned = self._refused = 0
 
     # ------------------------------------------------------------------ what an activation knows
 
@@ -73,6 +76,14 @@ class Lines(ABC):
     @abstractmethod
     def leave(self, rest: float | None, *, waits: bool) -> NoReturn:
         """Unwind the task: it is to stop, or (`waits`) all of it waits, for `rest` seconds where it has a time."""
+
+    def seconds_for_who_goes_on(self) -> float:
+        """Count a call that comes after the end, and tell for how long who goes on all the same is to be kept.
+
+        Code that catches even this and tries again, in a loop, would take a processor, or the loop, from all others.
+        """
+        self._refused += 1
+        return 0.0 if self._refused <= CALLS else min(1.0, 0.001 * 2 ** min(self._refused - CALLS, 10))
 
     # ------------------------------------------------------------------ counting
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from actors.appender import Appender
+from actors.outsiders import Outsiders
 from actors.task_log import UNTOLD, TaskLog
 from domain.errors import PerdureError, SignalConflictError, TaskEndedError, UnknownTaskError, UnreadableTaskError
 from domain.events import Cancelled, Completed, Failed, TaskEvent
@@ -25,8 +25,6 @@ logger = logging.getLogger("perdure")
 
 PAGE = 100
 """Children whose ends are told at a time."""
-PARENTS, KEPT = 8, 10.0
-"""Parents whose state is kept for their next child, and for how many seconds: it is not read anew for each child."""
 
 
 def end_of(ending: Completed | Failed | Cancelled) -> dict[str, Any]:
@@ -48,8 +46,7 @@ class Outbox:
     def __init__(self, log: TaskLog, ring: Callable[[str], None]) -> None:
         self._log = log
         self._ring = ring
-        self._parents: dict[str, Appender] = {}
-        self._told = 0.0
+        self._outsiders = Outsiders(log)
         self._put_off: dict[tuple[str, str], tuple[int, float]] = {}
 
     def empty(self) -> bool:
@@ -68,9 +65,7 @@ class Outbox:
                 families.setdefault(child.parent, []).append((row, child))
         for parent, children in families.items():
             self._tell(parent, children)
-            self._told = now
-        if self._parents and now > self._told + KEPT:
-            self._parents.clear()
+        self._outsiders.tidy()
         return len(rows) >= PAGE
 
     def _child(self, row: IndexRow) -> AgentTask:
@@ -82,7 +77,7 @@ class Outbox:
     def _tell(self, parent: str, children: Sequence[tuple[IndexRow, AgentTask]]) -> None:
         rows, ended = [row for row, _ in children], [child for _, child in children]
         try:
-            self._append(parent, ended)
+            self._outsiders.append(parent, lambda task, now: _words(task, now, ended))
         except (UnknownTaskError, TaskEndedError):
             pass  # nobody asks any more
         except PerdureError as error:
@@ -93,23 +88,6 @@ class Outbox:
             self._put_off.pop((row.id, row.birth), None)
             with suppress(AppendConflictError):  # the child is another by now
                 self._log.recorder.update_index(row._replace(hold=None), expected=(row.birth, row.head))
-
-    def _append(self, parent: str, children: Sequence[AgentTask]) -> None:
-        """Put words into a parent's log; what is remembered of it is read on, and forgotten where that fails."""
-        appender = self._parents.pop(parent, None)
-        if appender is not None:
-            with suppress(PerdureError):  # it may be another life of that id
-                appender.catch_up()
-                self._keep(parent, appender, children)
-                return
-        self._keep(parent, Appender(self._log, self._log.load(parent)), children)
-
-    def _keep(self, parent: str, appender: Appender, children: Sequence[AgentTask]) -> None:
-        appender.append(lambda task, now: _words(task, now, children))
-        if appender.task.ending is None:
-            self._parents[parent] = appender
-        while len(self._parents) > PARENTS:
-            del self._parents[next(iter(self._parents))]
 
     def _rest(self, rows: Sequence[IndexRow], error: PerdureError) -> None:
         """Leave children alone for a while; a log that cannot be read is held, unless somebody is at work on it."""

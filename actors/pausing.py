@@ -125,7 +125,7 @@ def receive(name: str, *, timeout: float | timedelta | None = None) -> Any:
     Who sends it does so by `TaskRef.signal` or `perdure signal`; one that came before is kept. A signal that is in the
     log beats a time-out that is not. `timeout`: seconds, or a timedelta.
 
-    Raises WaitTimeoutError; and what `sleep` does.
+    Raises WaitTimeoutError, which fails the task where it is not caught; and what `sleep` does.
     """
     caller = caller_of("receive()")
     return _received(*caller.wait("receive()", _signal(caller, name, timeout), "receive_async"))

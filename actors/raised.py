@@ -9,7 +9,7 @@ from types import MemberDescriptorType
 from typing import Any, cast
 
 from actors.info import checked
-from domain.errors import StepError
+from domain.errors import ChildError, FailTask, StepError, WaitTimeoutError
 from domain.faults import Fault, cause_of, name_of
 from domain.values import decode, digest, encode
 
@@ -35,6 +35,10 @@ def to_data(error: BaseException, raises: Collection[type[BaseException]], limit
         problem = str(Fault.of(why))
     logger.warning("%s is in raises=, but cannot be stored so that it comes back: %s", type(error).__name__, problem)
     return data
+
+
+FAILS = (FailTask, WaitTimeoutError, ChildError)
+"""What fails a task when it leaves its agent, besides a StepError: a decision, and what a replay would meet again."""
 
 
 def step_error_of(error: BaseException, declared: Mapping[str, StepError]) -> StepError | None:

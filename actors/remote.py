@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from actors.activation import GRACE
-from actors.appender import Appender
 from actors.approvals import Decision, decision_of
 from actors.context import refuse_inside_agent, refuse_on_loop
 from actors.info import checked
 from actors.mapper import is_stream
+from actors.outsiders import Outsiders
 from actors.pausing import checked_signal
 from actors.runtime import Runtime
 from actors.task_log import TaskLog
@@ -45,6 +45,11 @@ class Reach(Protocol):
     @property
     def runtime(self) -> Runtime:
         """Threads for what an event loop must not be blocked by."""
+        ...
+
+    @property
+    def outsiders(self) -> Outsiders:
+        """What appends to tasks from outside. Raises as `log` does."""
         ...
 
     def wake(self, task_id: str = "") -> None:
@@ -251,10 +256,9 @@ class Reached:
 
     def _append(self, decide: Callable[[AgentTask, float], list[TaskEvent]]) -> AgentTask:
         """Append for an outsider; give the task as it is then."""
-        appender = Appender(self._log, self._log.load(self.id))
-        appender.append(decide)
+        task = self._system.outsiders.append(self.id, decide)
         self._system.wake(self.id)
-        return appender.task
+        return task
 
     def _row(self) -> IndexRow:
         row = self._log.recorder.select_entry(self.id)

@@ -17,13 +17,13 @@ from actors.appender import Appender
 from actors.context import Context, Outcome
 from actors.definitions import AnyAgent, AnyStep
 from actors.info import checked
-from actors.raised import step_error_of
+from actors.raised import FAILS, step_error_of
 from actors.recorded import AnyCall
 from actors.runtime import Runtime
 from actors.task_actor import input_of
 from actors.task_log import TaskLog
 from actors.threads import Job, Threads
-from domain.errors import FailTask, TaskCancelled, UnstorableValueError
+from domain.errors import TaskCancelled, UnstorableValueError
 from domain.events import Completed, Released
 from domain.faults import Fault
 from domain.journal import Differs, join
@@ -149,7 +149,7 @@ def _conclude(activation: _Rehearsal, agent: AnyAgent, outcome: Outcome) -> None
         record = activation.task.steps.get(failed.path)
         decided = record is not None and isinstance(record.outcome, Released)
         found.failure, found.parks = failed.fault, agent.on_failure == "hold" and not decided
-    elif issubclass(type(error), FailTask | TaskCancelled):
+    elif issubclass(type(error), (*FAILS, TaskCancelled)):
         found.failure = Fault.of(error)
     else:
         fault = Fault.of(error)

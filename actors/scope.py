@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from functools import cached_property
 from random import Random
 from typing import NoReturn, Self
@@ -71,6 +72,8 @@ class Scope:
             )
         if not here:
             raise OutsideTaskError(f"{what} was called {self._elsewhere()}{plain}")
+        if self.activation.closed is not None and not self.colour.awaits:
+            time.sleep(self.activation.seconds_for_who_goes_on())
         self.activation.check()
         if blocks:
             raise BlockingCallError(
@@ -78,6 +81,13 @@ class Scope:
                 f" agents share: await {instead}(…)"
             )
         raise OutsideTaskError(f"{what} was awaited in sync code of task {task_id}: call {instead}(…)")
+
+    async def give_way(self) -> None:
+        """Keep async code that goes on after the end of its activation from keeping the loop for itself."""
+        if self.activation.closed is not None and (seconds := self.activation.seconds_for_who_goes_on()):
+            import asyncio  # noqa: PLC0415  a loop runs, so it is there
+
+            await asyncio.sleep(seconds)
 
     def _elsewhere(self) -> str:
         task_id = self.activation.task.id

@@ -38,6 +38,10 @@ def checked_id(id: object) -> str:
     """Check a task's id. Raises InvalidTaskIdError."""
     if not isinstance(id, str) or not 0 < len(id) <= ID_LIMIT:
         raise InvalidTaskIdError(f"a task's id has 1 to {ID_LIMIT} characters, not {id!r:.250}", task_id=str(id))
+    if id.startswith("-"):
+        raise InvalidTaskIdError(
+            f"a task's id begins with no dash, which commands take for an option: {id!r}", task_id=id
+        )
     for index, character in enumerate(id):
         if not character.isprintable():
             raise InvalidTaskIdError(

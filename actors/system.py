@@ -18,6 +18,7 @@ from actors.group_ref import TaskGroup
 from actors.groups import Siblings, Strategy, checked_strategy
 from actors.info import VALUE_LIMIT
 from actors.outline import TreeNode, outline_of_process
+from actors.outsiders import Outsiders
 from actors.ref import TaskRef
 from actors.runtime import Runtime
 from actors.spawning import Spawner
@@ -105,6 +106,7 @@ class AgentSystem(Spawner):
         self._runtime = Runtime(clock, value_limit)
         self._log: TaskLog | None = None
         self._watching: Watching | None = None
+        self._outsiders: Outsiders | None = None
         self._agents: dict[str, AnyAgent] = {}
         self._closed, self._closer = False, 0
         self._closing, self._ended = threading.Lock(), threading.Event()
@@ -252,6 +254,14 @@ class AgentSystem(Spawner):
             raise RuntimeError("this AgentSystem is not open: use it in a `with` block")
         self._ours.check()
         return self._log
+
+    @property
+    def outsiders(self) -> Outsiders:
+        """What brings something to tasks. Raises as `log` does."""
+        log = self.log
+        if self._outsiders is None:
+            self._outsiders = Outsiders(log)
+        return self._outsiders
 
     @property
     def watching(self) -> Watching:

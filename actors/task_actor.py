@@ -18,7 +18,7 @@ from actors.event_sourced import EventSourcedActor
 from actors.hints import Hints, Refusal
 from actors.info import checked
 from actors.lines import LINGER
-from actors.raised import step_error_of
+from actors.raised import FAILS, step_error_of
 from actors.runtime import Runtime
 from actors.settling import knows_undos, settle
 from actors.threads import NoThreadError
@@ -26,7 +26,6 @@ from actors.view import headline
 from actors.where import where
 from actors.worker import Worker
 from domain.errors import (
-    FailTask,
     OwnershipLost,
     PerdureError,
     StepError,
@@ -249,7 +248,7 @@ class TaskActor(EventSourcedActor):
                 append(lambda task, now: task.complete(number, now, value))
         elif step_error is not None:
             self._conclude_failed_step(agent, number, step_error)
-        elif issubclass(type(error), FailTask):
+        elif issubclass(type(error), FAILS):
             append(lambda task, now: task.fail(number, now, Fault.of(error)))
         elif issubclass(type(error), TaskCancelled) and self.task.delivered:
             append(lambda task, now: task.end_cancelled(number, now))
@@ -290,7 +289,7 @@ def probe(appender: Appender, agent: AnyAgent, runtime: Runtime) -> Refusal | No
     error = None if given is None else run_agent(activation, agent, *given).error
     ends = (
         error is None
-        or issubclass(type(error), Suspended | FailTask | TaskCancelled)
+        or issubclass(type(error), (*FAILS, Suspended, TaskCancelled))
         or step_error_of(error, activation.declared) is not None
     )
     if activation.refused is None and not ends:

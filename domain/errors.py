@@ -151,13 +151,16 @@ class AskTimeoutError(PerdureError, TimeoutError):
 
 
 class WaitTimeoutError(PerdureError, TimeoutError):
-    """Raised into an agent when what it waited for did not come in time; live and at every replay alike."""
+    """Raised into an agent when what it waited for did not come in time; live and at every replay alike.
+
+    Uncaught, it fails the task.
+    """
 
 
 class ChildError(PerdureError):
     """Raised into an agent that asks for the result of a child which has none: `status` is "failed" or "cancelled".
 
-    `fault` is the error with which it has failed.
+    `fault` is the error with which it has failed. Uncaught, it fails the task.
     """
 
     def __init__(self, message: str, *, child: str, status: str, fault: Fault | None = None) -> None:

@@ -230,7 +230,9 @@ def _record_wait_over(task: AgentTask, event: WaitEnded) -> None:
     _record_outcome(task, event)
     letter = task.letters.get(event.signal)
     if letter is not None and _is_taken(letter.name):
-        task.mail[letter.name] = tuple(version for version in task.mail[letter.name] if version != event.signal)
+        mail = task.mail[letter.name]  # it is the first of them, but where two lines take at once
+        first = mail[0] == event.signal
+        task.mail[letter.name] = mail[1:] if first else tuple(one for one in mail if one != event.signal)
 
 
 def _record_cancel(task: AgentTask, event: CancelDelivered) -> None:

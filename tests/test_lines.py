@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -407,3 +408,51 @@ def test_a_wait_in_a_thread_made_by_hand_is_refused() -> None:
     with AgentSystem("memory:") as system:
         system.spawn(flow).result(PATIENCE)
     assert "receive() was called on another thread than that of its task" in said[0]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "gathered"])
+def test_a_time_limit_of_asyncio_around_a_wait_is_never_lost_by_unwinding(disk: Store, beside: bool) -> None:
+    @agent(name=f"lines: limited {beside}")
+    async def flow() -> str:
+        try:
+            async with asyncio.timeout(0.5):  # longer than a task that only waits keeps its place
+                if beside:
+                    await gather(receive_async("a"), receive_async("b"))
+                else:
+                    await receive_async("a")
+        except StepError:
+            return "failed"
+        return "received"
+
+    with AgentSystem(disk) as system:
+        assert system.spawn(flow, id="t").result(PATIENCE) == "failed"
+    assert kinds(disk).count("Activated") == 1
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_an_agent_that_swallows_its_end_in_a_loop_costs_nobody_else_their_turn(disk: Store, colour: str) -> None:
+    calls, over = list[int](), threading.Event()
+
+    @agent(name="lines: swallows")
+    def swallows() -> None:
+        while not over.is_set():
+            calls.append(1)
+            with suppress(BaseException):
+                sleep(0.2)
+
+    @agent(name="lines: swallows async")
+    async def swallows_async() -> None:
+        while not over.is_set():
+            calls.append(1)
+            with suppress(BaseException):
+                await sleep_async(0.2)
+
+    with AgentSystem(disk, grace=0) as system:
+        task = system.spawn(swallows if colour == "sync" else swallows_async, id="t")
+        wait_for(lambda: len(calls) > 1)
+        task.cancel(grace=0)
+        wait_for(lambda: task.status() == "cancelled")
+        calls.clear()
+        assert system.spawn(WAITERS[colour], [["step", 1], ["sleep", 0.1], ["step", 2]]).result(PATIENCE)
+        assert len(calls) < 100, "it is kept from going on"
+        over.set()

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from actors import AgentSystem, TaskRef, UnreadableTaskError, agent, open_store, outbox, receive, spawn_child
+from actors import AgentSystem, TaskRef, UnreadableTaskError, agent, open_store, outsiders, receive, spawn_child
 from actors.appender import Appender
-from actors.outbox import PAGE, PARENTS, Outbox
+from actors.outbox import PAGE, Outbox
+from actors.outsiders import MOST
 from actors.task_log import ASKS, UNTOLD, TaskLog, index_row
 from actors.testing import CrashPlan, SimulatedCrash
 from domain.events import ChildSpawned, Completed, SignalReceived
@@ -236,13 +237,13 @@ def test_another_life_of_the_parents_id_hears_nothing_of_a_child_that_is_not_its
 
 
 def test_what_is_remembered_of_parents_is_read_on_and_has_a_limit(disk: Store) -> None:
-    families = {f"t{n}": spawned(disk, parent, 2, id=f"t{n}") for n in range(PARENTS + 2)}  # more than are remembered
+    families = {f"t{n}": spawned(disk, parent, 2, id=f"t{n}") for n in range(MOST + 2)}  # more than are remembered
     told = Told(disk)
     for nth in range(2):
         for children in families.values():
             end(disk, children[nth])
         told.all()
-        assert len(told.outbox._parents) <= PARENTS
+        assert len(told.outbox._outsiders._known) <= MOST
     assert {name: sorted(words_to(disk, name)) for name in families} == {
         name: sorted(children) for name, children in families.items()
     }
@@ -253,10 +254,10 @@ def test_what_is_remembered_of_parents_is_forgotten_after_a_while(disk: Store, m
     end(disk, child)
     told = Told(disk)
     told.all()
-    assert list(told.outbox._parents) == ["t"]
-    monkeypatch.setattr(outbox, "KEPT", -1.0)
+    assert list(told.outbox._outsiders._known) == ["t"]
+    monkeypatch.setattr(outsiders, "KEPT", -1.0)
     told.all()
-    assert told.outbox._parents == {}
+    assert told.outbox._outsiders._known == {}
 
 
 def test_to_tell_one_more_child_of_a_large_family_reads_only_what_is_new(disk: Store) -> None:

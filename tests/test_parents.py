@@ -17,16 +17,20 @@ from actors import (
     StoreUnavailableError,
     TaskCancelled,
     TaskCancelledError,
+    TaskFailedError,
     TaskHeldError,
     TaskRef,
     agent,
+    compensate,
     entity,
     event,
     open_store,
     receive,
     receive_async,
+    request_approval,
     spawn_child,
     spawn_child_async,
+    step,
 )
 from actors.task_log import TaskLog
 from actors.testing import FakeClock, crash_plans, every_crash_point, run_through_crashes
@@ -471,3 +475,38 @@ class Purse(Entity):
     @event("Spent")
     def book(self, amount: int) -> None:
         self.spent += amount
+
+
+def test_what_a_replay_would_meet_again_fails_the_task_and_its_undos_run(disk: Store) -> None:
+    """A wait that timed out and a child without a result are outcomes in the log: no restart could mend them."""
+    undone: list[str] = []
+
+    @step(name="parents: unbook")
+    def unbook(what: str) -> None:
+        undone.append(what)
+
+    @step(name="parents: book")
+    def book(what: str) -> None:
+        compensate(unbook, what)
+
+    @agent(name="parents: sold out")
+    def sold_out() -> None:
+        raise FailTask("no flights")
+
+    @agent(name="parents: too late")
+    def too_late() -> None:
+        book("a")
+        request_approval("really?").wait(timeout=5)
+
+    @agent(name="parents: in vain")
+    def in_vain() -> None:
+        book("b")
+        spawn_child(sold_out).result()
+
+    with AgentSystem(disk, clock=FakeClock(jump=True)) as system:
+        for late, kind in ((too_late, "WaitTimeoutError"), (in_vain, "ChildError")):
+            task = system.spawn(late, id=late.name)
+            with pytest.raises(TaskFailedError, match=kind):
+                task.result(PATIENCE)
+            assert task.describe().strikes == 0
+    assert undone == ["a", "b"]

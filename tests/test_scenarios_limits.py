@@ -119,6 +119,9 @@ def test_a_task_id_of_hostile_text_is_refused_with_the_place_of_the_first_bad_ch
         for name, index in ((HOSTILE, 1), ("ab\0", 2), ("\u202eabc", 0), ("a\nb", 1)):
             with pytest.raises(InvalidTaskIdError, match=rf"\b{index}\b"):
                 client.spawn(speak, "x", id=name)
+        for name in ("-x", "--help"):
+            with pytest.raises(InvalidTaskIdError, match="begins with no dash, which commands take for an option"):
+                client.spawn(speak, "x", id=name)
         assert client.tasks() == []
 
 

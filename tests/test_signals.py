@@ -340,3 +340,31 @@ def test_the_command_brings_a_signal_and_refuses_it_for_a_task_that_has_ended(wo
     late = world.perdure("signal", "t", "paid", "21")
     late.end(2)
     assert "has ended: completed" in late.errors
+
+
+def test_what_is_brought_to_one_task_reads_only_what_is_new(disk: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand signals cost a thousand reads of a row or two, and not of all that came before."""
+    with AgentSystem(disk, run=False) as client:
+        task = client.spawn(WAITERS["sync"], [["receive", "a", None]], id="t")
+        for number in range(50):
+            task.signal("a", number)
+        read, select = list[int](), disk.recorder.select_events
+
+        def counted(*args: Any, **options: Any) -> Any:
+            rows = select(*args, **options)
+            read.append(len(rows))
+            return rows
+
+        monkeypatch.setattr(disk.recorder, "select_events", counted)
+        for number in range(50):
+            task.signal("a", number)
+        assert sum(read) <= 50
+        with AgentSystem(disk, run=False) as other:
+            other.task("t").signal("a", "between")
+        read.clear()
+        task.signal("a", "after")
+        assert sum(read) <= 2
+        assert [event.value for event in task.events() if isinstance(event, SignalReceived)][-2:] == [
+            "between",
+            "after",
+        ]

@@ -28,6 +28,7 @@ from actors import (
     TaskFailedError,
     TaskHeldError,
     UnstorableValueError,
+    agent,
     compensate,
     open_store,
     step,
@@ -829,3 +830,23 @@ def check_undone(events: list[TaskEvent], status: str) -> None:
 
 def is_failed(event: TaskEvent) -> bool:
     return isinstance(event, StepFailed) and event.retry_at is None
+
+
+def test_what_an_undo_registers_itself_counts_nothing() -> None:
+    """A step that undoes itself, such as a move there and back, runs back once, however often its process dies."""
+
+    @step(name="move there and back")
+    def move(what: str, to: str, back: str) -> None:
+        compensate(move, what, back, to)
+
+    @agent(name="moves")
+    def moves() -> None:
+        move("x", "B", "A")
+        move("y", "B", "A")
+        raise FailTask("no use")
+
+    for run in every_crash_point(moves):
+        run.check()
+        back = [event.path for event in run.events if isinstance(event, StepSucceeded) and event.path[0] == "u"]
+        assert back == ["undo/1", "undo/2"]
+        assert sum(isinstance(event, UndoRegistered) for event in run.events) == 2

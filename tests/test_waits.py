@@ -460,3 +460,22 @@ def copy(disk: Store, task_id: str, name: str) -> str:
     rows = [log.mapper.to_stored_event(event, birth=task.birth, token=b"12345678") for event in mine]
     disk.recorder.insert_events(rows, entry=index_row(task), expected=None)
     return name
+
+
+@pytest.mark.parametrize("year", [1, 1969, 9999])
+def test_a_time_that_not_every_clock_can_show_is_refused(disk: Store, year: int) -> None:
+    far = datetime(year, 6, 1, tzinfo=UTC)
+
+    @agent(name=f"waits: in the year {year}")
+    def flow() -> list[str]:
+        said = list[str]()
+        for wait in (lambda: sleep_until(far), lambda: wait_any(Timer(far))):
+            with pytest.raises(ValueError, match="from the year 1970 to 9998") as refused:
+                wait()
+            said.append(str(refused.value))
+        return said
+
+    with AgentSystem(disk) as system:
+        assert len(system.spawn(flow).result(PATIENCE)) == 2
+        with pytest.raises(ValueError, match="a deadline is from the year 1970 to 9998"):
+            system.spawn(flow, deadline=far)

@@ -370,7 +370,7 @@ class Activation(Lines):
     def rests(self) -> float | None:
         """Tell what `Lines.rests` does, up to the deadline of the task."""
         rest, deadline = super().rests(), self.task.deadline
-        if rest is None or deadline is None or self.task.cancel is not None or self.task.concluded is not None:
+        if rest is None or deadline is None or self.task.cancel is not None:
             return rest
         left = deadline - self.clock.now()
         return min(rest, left) if left > 0 else None

@@ -32,6 +32,9 @@ from domain.task import AgentTask
 from stores import AppendConflictError, StoreUnavailableError
 from stores.task_index import Birth
 
+Inside = Callable[[], None] | None
+"""What is called in the transaction."""
+Births = Sequence[Birth]
 Decide = Callable[[AgentTask, float], list[TaskEvent]]
 """A decision: the task and the time in seconds of Unix time to events; called again after a conflict."""
 
@@ -60,12 +63,7 @@ class Appender:
         self._torn = False
 
     def append(
-        self,
-        decide: Decide,
-        *,
-        turn: float = -1,
-        inside: Callable[[], None] | None = None,
-        births: Sequence[Birth] = (),
+        self, decide: Decide, *, turn: float = -1, inside: Inside = None, births: Births = ()
     ) -> list[TaskEvent]:
         """Decide, commit, fold; after a conflict read on and decide again. Returns this decision's events, or none.
 
@@ -259,12 +257,7 @@ class Appender:
         return self._commit(flight.events, flight.rows, flight.token, flight.inside, flight.births)
 
     def _commit(
-        self,
-        events: list[TaskEvent],
-        rows: list[StoredEvent],
-        token: bytes,
-        inside: Callable[[], None] | None,
-        births: Sequence[Birth],
+        self, events: list[TaskEvent], rows: list[StoredEvent], token: bytes, inside: Inside, births: Births
     ) -> bool:
         """Append and fold; False where others were first: their events are folded instead."""
         task, log = self.task, self.log
@@ -340,14 +333,7 @@ class _Part:
     answer now, or the lead.
     """
 
-    def __init__(
-        self,
-        decide: Decide,
-        inside: Callable[[], None] | None = None,
-        births: Sequence[Birth] = (),
-        *,
-        rides: bool = False,
-    ) -> None:
+    def __init__(self, decide: Decide, inside: Inside = None, births: Births = (), *, rides: bool = False) -> None:
         self.decide = decide
         self.inside = inside
         self.births = births

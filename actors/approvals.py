@@ -15,7 +15,7 @@ from actors.pausing import Awaited, caller_of, raise_if_timed_out, seconds_of
 from actors.recorded import AnyCall
 from actors.view import pause_id
 from actors.waits import WaitCall, due_in
-from domain.events import CancelDelivered, SignalReceived, WaitEnded
+from domain.events import ApprovalRequested, CancelDelivered, SignalReceived, WaitEnded
 from domain.record import REQUEST, Call
 from domain.waits import APPROVAL, Source, Wait, answer_name
 
@@ -123,7 +123,7 @@ async def _request(caller: Context, question: str, details: Any) -> Approval:
         number, cancels, label = activation.number, not caller.cancelled, question[:LABEL_LIMIT]
         call.may_go_on()
         await call.append(
-            lambda task, now: task.request_approval(number, now, call.call, label, encoded, cancels=cancels)
+            lambda task, now: task.begin(number, now, call.call, ApprovalRequested, label, encoded, cancels=cancels)
         )
         record = activation.task.steps[call.path]
     if isinstance(record.outcome, CancelDelivered):

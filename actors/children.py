@@ -147,7 +147,8 @@ def spawn_child(
     Args:
         agent, args, tags: as `AgentSystem.spawn` takes them.
         on_parent_end: what becomes of a child that has not ended when its parent is done, however that ends: "cancel"
-            calls it off, "wait" lets the parent's ending wait for it, "abandon" leaves it alone. The parent's ending
+            calls it off, "wait" lets the parent's ending wait for it, until the parent is called off then or its
+            deadline passes, "abandon" leaves it alone. The parent's ending
             is in the log only when each child has what this says.
 
     Raises what `AgentSystem.spawn` does for its arguments; ValueError; and what `sleep` does.
@@ -216,7 +217,8 @@ async def _append(call: AnyCall, agent: AnyAgent, arguments: Any, tags: Any, pol
     created = Created(child, 1, log.now(), secrets.token_hex(8), agent.name, arguments, task.id, tags, options)
     births = [log.birth(created)]
     await call.append(
-        lambda task, now: task.spawn_child(number, now, call.call, child, policy, cancels=cancels), births=births
+        lambda task, now: task.begin(number, now, call.call, ChildSpawned, child, policy, cancels=cancels),
+        births=births,
     )
 
 

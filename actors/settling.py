@@ -44,7 +44,7 @@ def _call_off_children(activation: Activation) -> None:
     """Call off the children for which that is owed; one that cannot be reached holds the task, after all the others."""
     task, failed = activation.task, list[str]()
     for child, policy in task.owed_children:
-        if policy == CANCEL:
+        if policy == CANCEL or task.hurries:
             try:
                 cancel_child(activation, child, f"its parent {task.id} has ended")
             except PerdureError as error:

@@ -187,6 +187,7 @@ class TaskActor(EventSourcedActor):
         self.activation = activation = Activation(self.rehydrated, number, self.worker.runtime, self.hints)
         error: BaseException | None = None
         try:
+            activation.expire()
             settle(activation, agent.file)
         except BaseException as raised:
             error = raised

@@ -43,7 +43,7 @@ def _activated(task: AgentTask, event: Activated) -> None:
     task.activation = event.number
     task.worker, task.waits = event.worker, False
     task.due = event.timestamp
-    task.to_restart = False
+    task.to_restart = task.called_off = False
     if task.cancel is not None:
         task.cancel_until = max(task.cancel_until, event.timestamp + task.cancel.grace)
 
@@ -123,6 +123,7 @@ def _approval_requested(task: AgentTask, event: ApprovalRequested) -> None:
 
 def _cancel_requested(task: AgentTask, event: CancelRequested) -> None:
     task.cancel, task.cancel_until = event, event.timestamp + event.grace
+    task.hurries = task.called_off = task.concluded is not None
     rests = task.worker is None and task.due is not None and task.due > event.timestamp  # after a crash
     if task.waits or rests:
         _go_on(task, event.timestamp)

@@ -83,7 +83,8 @@ class TaskState:
     `steps` has the record of each position by its path; `scopes` the highest number of each scope, `keyed` the scope of
     each branch that has a key, and `places` the first path of a name with its arguments. `waiting` are the waits that
     are not over, by path; `letters` what has come from outside, by version, and `mail` the versions of those under each
-    name that nobody has taken. `cancel_until` is when the grace of a cancelled task is over.
+    name that nobody has taken. `cancel_until` is when the grace of a cancelled task is over; it
+    `hurries` where it was called off when its agent was done, and is `called_off` until the next activation knows so.
     """
 
     def __init__(self, created: Created) -> None:
@@ -128,7 +129,7 @@ class TaskState:
         self.undos: tuple[Undo, ...] = ()
         self.cancel: CancelRequested | None = None
         self.cancel_until = 0.0
-        self.delivered = False
+        self.delivered = self.hurries = self.called_off = False
         self.concluded: Concluded | None = None
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from shlex import quote
-from typing import Any
+from typing import Any, TypeAlias
 
 from domain.errors import OwnershipLost, ResolveError, SignalConflictError, TaskEndedError, UnknownApprovalError
 from domain.events import (
@@ -48,8 +48,10 @@ from domain.state import (
     Named,
     TaskState,
 )
-from domain.values import dumps
+from domain.values import digest
 from domain.waits import Moment, Wait, answer_name, settled
+
+Begun: TypeAlias = ApprovalRequested | ChildSpawned
 
 
 class AgentTask(TaskState):
@@ -278,26 +280,18 @@ class AgentTask(TaskState):
         if self.activation != activation or self.worker is None:
             return []
         came = any(settled(wait, self.first_mail, moment) is not None for wait in self.waiting.values())
-        waits = not came and (self.cancel is None or self.concluded is not None)
-        if self.deadline is not None and self.concluded is None:
+        waits = not came and not self.called_off and (self.cancel is None or self.concluded is not None)
+        if self.deadline is not None and self.cancel is None:
             due = self.deadline if due is None else min(due, self.deadline)
         return [Passivated(self.id, self.version + 1, now, activation, [], due if waits else None, waits)]
 
-    def request_approval(
-        self, activation: int, now: float, call: Call, label: str, details: Any, *, cancels: bool
+    def begin(
+        self, activation: int, now: float, call: Call, kind: type[Begun], *facts: Any, cancels: bool
     ) -> list[TaskEvent]:
-        """Ask for an approval."""
+        """Ask for an approval, or spawn a child, whose own first event goes into the same transaction."""
         self.guard(activation)
-        asked = ApprovalRequested(self.id, self.version + 1, now, call.path, call.kind, call.name, label, details)
-        return self._delivered(now, call, cancels) or [asked]
-
-    def spawn_child(
-        self, activation: int, now: float, call: Call, child: str, policy: str, *, cancels: bool
-    ) -> list[TaskEvent]:
-        """Spawn a child; its own first event goes into the same transaction."""
-        self.guard(activation)
-        spawned = ChildSpawned(self.id, self.version + 1, now, call.path, call.kind, call.name, child, policy)
-        return self._delivered(now, call, cancels) or [spawned]
+        begun = kind(self.id, self.version + 1, now, call.path, call.kind, call.name, *facts)
+        return self._delivered(now, call, cancels) or [begun]
 
     # ------------------------------------------------------------------ from outside
 
@@ -309,7 +303,7 @@ class AgentTask(TaskState):
         known = self.signals.get(signal)
         if known is not None:
             before = self.letters[known]
-            if (before.name, dumps(before.value)) != (name, dumps(value)):
+            if (before.name, digest(before.value)) != (name, digest(value)):
                 raise SignalConflictError(
                     f"task {self.id}: the signal id {signal!r} was used before, for a signal {before.name!r} with"
                     " another value or name: nothing was changed",
@@ -333,9 +327,10 @@ class AgentTask(TaskState):
     def request_cancel(self, now: float, reason: str, by: str, grace: float) -> list[TaskEvent]:
         """Call the task off, once; nothing where it has ended, or how it ends is decided.
 
-        One that has never run, or is held, has nobody who could clean up: it ends at once, or with what it owes.
+        One that has never run, or is held, has nobody who could clean up: it ends at once, or with what it owes. One
+        whose agent is done and that waits for children ends as was decided, and calls those off.
         """
-        decided = self.cancel is not None or self.concluded is not None
+        decided = self.cancel is not None or (self.concluded is not None and not self.owed_children)
         if self.ending is not None or (decided and self.held is None):
             return []
         events = list[TaskEvent]()
@@ -353,7 +348,7 @@ class AgentTask(TaskState):
 
     def expire(self, now: float, grace: float) -> list[TaskEvent]:
         """Call the task off where its deadline has passed."""
-        if self.deadline is None or now < self.deadline or self.cancel is not None or self.concluded is not None:
+        if self.deadline is None or now < self.deadline or self.cancel is not None:
             return []
         return self.request_cancel(now, "its deadline has passed", "deadline", grace)
 

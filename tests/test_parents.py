@@ -510,3 +510,26 @@ def test_what_a_replay_would_meet_again_fails_the_task_and_its_undos_run(disk: S
                 task.result(PATIENCE)
             assert task.describe().strikes == 0
     assert undone == ["a", "b"]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "at its deadline"])
+def test_a_parent_that_is_done_and_waits_can_still_be_called_off_and_ends_as_decided(disk: Store, how: str) -> None:
+    @agent(name="parents: waits for ever")
+    def for_ever() -> None:
+        receive("never")
+
+    @agent(name="parents: done")
+    def done() -> str:
+        spawn_child(for_ever, on_parent_end="wait")
+        return "done"
+
+    with AgentSystem(disk, clock=FakeClock(jump=True)) as system:
+        task = system.spawn(done, id="t", deadline=60 if how == "at its deadline" else None)
+        if how == "cancelled":
+            wait_for(lambda: task.status() == "waiting")
+            answer = task.cancel("enough", by="ann")
+            assert answer.accepted
+            assert not task.cancel().accepted
+        assert task.result(PATIENCE) == "done"
+        (child,) = [one for one in system.tasks() if one.id != "t"]
+        assert child.status() == "cancelled"

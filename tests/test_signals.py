@@ -368,3 +368,13 @@ def test_what_is_brought_to_one_task_reads_only_what_is_new(disk: Store, monkeyp
             "between",
             "after",
         ]
+
+
+def test_a_repeat_is_known_whatever_the_order_of_its_keys(disk: Store) -> None:
+    with AgentSystem(disk, run=False) as client:
+        task = client.spawn(WAITERS["sync"], [["receive", "a", None]], id="t")
+        task.signal("a", {"one": 1, "two": [2]}, signal_id="1")
+        task.signal("a", {"two": [2], "one": 1}, signal_id="1")
+        with pytest.raises(SignalConflictError):
+            task.signal("a", {"one": 1, "two": [3]}, signal_id="1")
+        assert kinds(disk).count("SignalReceived") == 1

@@ -22,7 +22,7 @@ from actors.recorded import AnyCall
 from actors.spawned import bound_arguments, checked_tags, unwrapped
 from actors.waits import WaitCall, due_in
 from domain.errors import ChildError, UnknownTaskError
-from domain.events import CancelDelivered, ChildSpawned, Created, SignalReceived, WaitEnded
+from domain.events import CancelDelivered, ChildSpawned, Created, SignalReceived, TaskEvent, WaitEnded
 from domain.faults import Fault
 from domain.record import SPAWN, Call
 from domain.task import AgentTask
@@ -223,11 +223,21 @@ async def _append(call: AnyCall, agent: AnyAgent, arguments: Any, tags: Any, pol
 
 
 def cancel_child(activation: Activation, child: str, reason: str) -> None:
-    """Call a child off, once; one that has ended, or was deleted, is left alone. Raises the store's errors."""
+    """Call a child off, once; one that has ended, or was deleted, is left alone. Raises the store's errors.
+
+    So is one that was called off before, or is done but for what it owes: if that is held for a person, a second word
+    would end it with its undos undone. Only a person's may, who is told so.
+    """
+
+    def decide(task: AgentTask, now: float) -> list[TaskEvent]:
+        if task.cancel is not None or task.concluded is not None:
+            return []
+        return task.request_cancel(now, reason, by, GRACE)
+
     log, by, patience = activation.appender.log, f"task {activation.task.id}", activation.appender.patience
     with suppress(UnknownTaskError):
         appender = Appender(log, log.load(child, patience), patience)
-        if appender.append(lambda task, now: task.request_cancel(now, reason, by, GRACE)):
+        if appender.append(decide):
             activation.hints.ring(child)
 
 

@@ -270,6 +270,13 @@ def earlier(kind: type, **facts: Any) -> Change:
     return change
 
 
+def ended_while_held(events: list[TaskEvent]) -> list[TaskEvent]:
+    """Let a task have ended where a person had to decide about an undo of it, and nobody has."""
+    index = at(events, StepSucceeded, path="undo/2")
+    number = sum(isinstance(event, Activated) for event in events)
+    return [*events[:index], Held("booker", 0, 0.0, number, "failed step", "undo/2", {}), events[-1]]
+
+
 def completed(events: list[TaskEvent]) -> list[TaskEvent]:
     """Let a task have completed, whatever it did."""
     return [*events[:-1], Completed(events[0].originator_id, 0, 0.0, [])]
@@ -501,6 +508,7 @@ FALSE: dict[str, list[tuple[str, str, Callable[[Evidence], Evidence]]]] = {
         ("it owes the undos", "booker", log("booker", earlier(StepSucceeded, path="undo/2"))),
         ("it owes the undos", "booker", log("booker", twice(StepSucceeded, path="undo/2"))),
         ("it owes the undos", "booker", log("booker", changed(UndoRegistered))),
+        ("it owes the undos", "booker", log("booker", ended_while_held)),
         ("it owes the undos []", "off", log("off", completed)),
         ("has entered", "fan", line(lambda one: [one, replace(one, path="undo/1")], what="effect", task="fan")),
     ],

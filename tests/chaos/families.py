@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from actors.outbox import end_of
-from domain.events import CancelRequested, ChildSpawned
+from domain.events import CancelRequested, ChildSpawned, Concluded, TaskEvent
 from domain.state import ABANDON, CANCEL, WAIT
 from domain.waits import child_name
 from tests.chaos.evidence import Evidence, History
@@ -61,8 +61,8 @@ def endings_wait_for_what_is_owed(evidence: Evidence) -> Found:
             continue
         for event in spawns(history):
             child = evidence.histories.get(event.child, History([]))
-            done = [child.ending] if child.ending is not None else []
+            done: list[TaskEvent] = [child.ending] if child.ending is not None else []
             if event.policy == CANCEL:
-                done += [one for one in child.events if isinstance(one, CancelRequested)]
+                done += [one for one in child.events if isinstance(one, CancelRequested | Concluded)]
             if event.policy != ABANDON and not any(one.timestamp <= history.ending.timestamp for one in done):
                 yield task, f"it has ended, and owes ({event.policy}) its child {event.child}: {history.ending} {done}"

@@ -29,6 +29,7 @@ class Line:
         signalled: a signal was accepted, whose id, name and value are the JSON in `token`.
         decided: the approval that was asked for at `path` was answered by yes (`number` is 1) or no.
         cancelled: a cancellation for the reason `token` was accepted, and was the first.
+        ended: a later cancellation has ended a task that was held.
         answered: who waited for `task` was given the JSON in `token`.
     `activation`: the one for which the code ran. `at`: Unix seconds.
     """

@@ -128,8 +128,9 @@ class Operator:
     def _cancel(self, task: str, grace: float) -> None:
         reason = f"the operator's, number {len(self._done)}"
         told = self._system.task(task).cancel(reason, by="the operator", grace=grace)
-        if told.accepted and self._system.log.load(task).cancel.reason == reason:  # else it ends what is held
-            ledger.write(Line("cancelled", task, token=reason), self._folder)
+        if told.accepted:
+            first = self._system.log.load(task).cancel.reason == reason
+            ledger.write(Line("cancelled" if first else "ended", task, token=reason), self._folder)
 
     def _answer(self, task: str, pause: str, path: str) -> None:
         yes = will_approve(pause)

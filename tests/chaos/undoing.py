@@ -59,19 +59,24 @@ def undos_are_done(evidence: Evidence) -> Found:
 
     One that a person has ended while it was held may owe some: nothing of it runs any more.
     """
+    people = {line.task for line in evidence.lines if line.what == "ended"}
     for task, history in evidence.histories.items():
         done = [e for e in history.events if isinstance(e, StepSucceeded) and e.path.startswith(f"{UNDOS}/")]
         told = [[event.path, event.name, decode(event.value)[0]] for event in done]
         undos = [[f"{UNDOS}/{n}", undo.name, undo.number] for n, undo in enumerate(owed(history), 1)]
-        if isinstance(history.ending, Completed) or history.ending is None:
-            undos = undos if history.ending is None else []
-        if history.ending is None or (history.at[-1] == 0 and isinstance(history.ending, Cancelled)):
-            undos = undos[: len(told)]
-        if told != undos:
+        undos = [] if isinstance(history.ending, Completed) else undos
+        given_up = history.ending is None or (history.at[-1] == 0 and (task in people or ended_by_cancel(history)))
+        if told != (undos[: len(told)] if given_up else undos):
             yield task, f"it owes the undos {undos}, and has done {told}"
         entered = {path for one, path in evidence.effects if one == task and path.startswith(f"{UNDOS}/")}
         if not entered <= {path for path, *_ in undos}:
             yield task, f"it owes the undos {undos}, and has entered {entered}"
+
+
+def ended_by_cancel(history: History) -> bool:
+    """Tell whether a task has ended in the very append in which it was called off, by whoever that was but a task."""
+    asked = history.events[-2]
+    return isinstance(asked, CancelRequested) and not asked.by.startswith("task ")
 
 
 def cancels_are_asked_for_once(evidence: Evidence) -> Found:

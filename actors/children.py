@@ -225,12 +225,12 @@ async def _append(call: AnyCall, agent: AnyAgent, arguments: Any, tags: Any, pol
 def cancel_child(activation: Activation, child: str, reason: str) -> None:
     """Call a child off, once; one that has ended, or was deleted, is left alone. Raises the store's errors.
 
-    So is one that was called off before, or is done but for what it owes: if that is held for a person, a second word
-    would end it with its undos undone. Only a person's may, who is told so.
+    So is one that was called off before, or that owes something and is held for a person: another word would end it
+    with its undos undone. Only a person's may, who is told so.
     """
 
     def decide(task: AgentTask, now: float) -> list[TaskEvent]:
-        if task.cancel is not None or task.concluded is not None:
+        if task.cancel is not None or (task.concluded is not None and task.held is not None):
             return []
         return task.request_cancel(now, reason, by, GRACE)
 

@@ -22,6 +22,7 @@ from actors import (
     OutsideTaskError,
     OwnershipLost,
     Signal,
+    TaskFailedError,
     TaskHeldError,
     UnstorableValueError,
     WaitTimeoutError,
@@ -421,12 +422,12 @@ def test_a_parent_learns_how_a_child_failed_or_that_it_was_cancelled(disk: Store
     assert {failed[0], given_up[0], cancelled[0]} == set(children_of(disk))
 
 
-def test_a_childs_failure_that_the_agent_lets_through_is_a_strike_unless_it_decides_to_fail(disk: Store) -> None:
+def test_a_childs_failure_that_the_agent_lets_through_fails_the_task(disk: Store) -> None:
     @agent(name="children: letting through")
     def letting_through() -> None:
         spawn_child(failing, "x").result()
 
-    with AgentSystem(disk, strikes=1) as system, pytest.raises(TaskHeldError, match="has failed: LookupError"):
+    with AgentSystem(disk, strikes=1) as system, pytest.raises(TaskFailedError, match="has failed: LookupError"):
         system.spawn(letting_through, id="t").result(PATIENCE)
 
 

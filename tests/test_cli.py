@@ -196,8 +196,8 @@ def test_show_as_json_has_everything_and_is_a_history(shell: Shell) -> None:
     shown = json.loads(done.stdout)
     assert list(shown) == [
         "id", "status", "agent", "parent", "created", "updated", "due", "worker", "worker_lives", "activation",
-        "strikes", "version", "tags", "arguments", "value", "hold", "why", "error", "cancel", "waits", "approvals", "undos",
-        "children", "steps", "unreadable", "history",
+        "strikes", "version", "tags", "arguments", "value", "hold", "why", "error", "cancel", "waits", "approvals",
+        "undos", "children", "steps", "unreadable", "history",
     ]  # fmt: skip
     assert (shown["status"], shown["hold"], shown["version"], shown["arguments"]) == (
         "held",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
@@ -20,7 +21,7 @@ from actors.target import CommandError
 from actors.task_log import TaskLog
 from actors.view import open_approvals, pause_id
 from actors.wording import ago, plain, shortened
-from domain.errors import AlreadyDecidedError, TaskEndedError
+from domain.errors import AlreadyDecidedError, PerdureError, TaskEndedError
 from stores import Store
 
 PauseId = Annotated[
@@ -51,10 +52,8 @@ def signal(
     """
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
-        try:
+        with _said():
             task.signal(name, parsed_json(value, "the value"), signal_id=signal_id)
-        except ValueError as error:
-            raise CommandError(str(error)) from None
         typer.echo(plain(f"{task.id}: signal {name} accepted. {what_next(opened, task.id)}"))
 
 
@@ -69,7 +68,8 @@ def cancel(
     Exit code: 0 also where it was called off before, 1 where it had ended otherwise.
     """
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
-        answer = system.task(full_id(opened, id)).cancel(reason, by=by)
+        with _said():
+            answer = system.task(full_id(opened, id)).cancel(reason, by=by)
         goes_on = answer.status in ("queued", "running", "waiting")
         typer.echo(plain(f"{answer}. {what_next(opened, answer.task_id)}" if goes_on else str(answer)))
     if not answer.accepted and (answer.ends or answer.status) in ("completed", "failed"):
@@ -116,13 +116,25 @@ def reject(
     _answer(pause, store, approved=False, value=value, note=note, by=by)
 
 
+@contextmanager
+def _said() -> Iterator[None]:
+    """Tell what is wrong with what somebody has said in a line."""
+    try:
+        yield
+    except PerdureError:
+        raise
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
 def _answer(pause: str, store: str, *, approved: bool, value: str | None, note: str, by: str | None) -> None:
     given = None if value is None else parsed_json(value, "--value")
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         full = _full_pause(opened, pause)
         task = system.task(task_of(TaskLog(opened), full))
         try:
-            stands = task.answer(full, approved=approved, value=given, note=note, by=by)
+            with _said():
+                stands = task.answer(full, approved=approved, value=given, note=note, by=by)
         except (AlreadyDecidedError, TaskEndedError) as error:
             typer.echo(f"perdure: {plain(str(error))}", err=True)
             raise typer.Exit(1) from None

@@ -224,7 +224,8 @@ def wait_any(*awaited: Awaited, timeout: float | timedelta | None = None) -> Fir
         first = wait_any(Signal("paid"), Timer(3600), pause, child)
 
     Of those that have come the first in the log counts, and times come after what is in the log. `timeout` in seconds,
-    or a timedelta. What did not come first is not lost: it can be waited for again.
+    or a timedelta. What did not come first is not lost: it can be waited for again. Each call writes into the log what
+    it waits for: of very many things, rather wait one by one.
 
     Raises WaitTimeoutError; TypeError for what cannot be waited for; and what `sleep` does.
     """

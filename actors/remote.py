@@ -30,6 +30,8 @@ from stores import IndexRow
 T = TypeVar("T")
 
 NOT_GIVEN: Any = object()
+TEXT_LIMIT = 4_000
+"""Characters of a reason, a note, a name."""
 ID_LIMIT = 200
 """Characters that the id of a signal may have."""
 
@@ -136,10 +138,10 @@ class Reached:
         """
         refuse_inside_agent("answer()", "call it in a step")
         refuse_on_loop("answer()", "await answer_async(…)")
-        given: object = (approved, note)
-        if not isinstance(given, tuple) or [type(one) for one in given] != [bool, str]:
-            raise TypeError(f"approved is True or False, and note a text, not {approved!r:.40} and {note!r:.40}")
-        encoded, who = checked(value, self._system.runtime.value_limit), by or _who()
+        if not isinstance(approved, bool):
+            raise TypeError(f"approved is True or False, not {approved!r:.40}")
+        _checked_text("a note", note)
+        encoded, who = checked(value, self._system.runtime.value_limit), _who(by)
         facts = {"approved": approved, "value": encoded, "note": note}
         path = ""
 
@@ -183,11 +185,11 @@ class Reached:
         refuse_on_loop("cancel()", "await cancel_async(…)")
         if type(grace) not in (int, float) or not 0 <= grace <= MOST_SECONDS:
             raise ValueError(f"grace is a number of seconds from 0 to {MOST_SECONDS:g}, not {grace!r:.40}")
-        who, accepted = by or _who(), False
+        why, who, accepted = _checked_text("a reason", reason), _who(by), False
 
         def decide(task: AgentTask, now: float) -> list[TaskEvent]:
             nonlocal accepted
-            events = task.request_cancel(now, reason, who, float(grace))
+            events = task.request_cancel(now, why, who, float(grace))
             accepted = bool(events)
             return events
 
@@ -213,7 +215,7 @@ class Reached:
         TaskEndedError.
         """
         refuse_on_loop("release()", "await release_async()")
-        row, who = self._row(), by or _who()
+        row, who = self._row(), _who(by)
         if row.hold == UNREADABLE and self._log.mended(row, by_a_person=True):
             self._system.wake()
             return
@@ -235,7 +237,7 @@ class Reached:
         if (value is not NOT_GIVEN) + rerun + fail != 1:
             raise ValueError("say one of three: value=…, rerun=True or fail=True")
         decision = "rerun" if rerun else "fail" if fail else "value"
-        limit, who = self._system.runtime.value_limit, by or _who()
+        limit, who = self._system.runtime.value_limit, _who(by)
         encoded = checked(value, limit) if decision == "value" else None
         self._append(lambda task, now: task.resolve(now, path, decision, encoded, who))
 
@@ -275,8 +277,19 @@ def _path_of(task: AgentTask, asked: str) -> str:
     raise UnknownApprovalError(f"task {task.id} has not asked for an approval {asked!r}", task_id=task.id)
 
 
-def _who() -> str:
-    """Name the person at this machine, for the record of a decision."""
+def _checked_text(what: str, text: object) -> str:
+    """Check what somebody says. Raises TypeError, ValueError for what is long beyond all use."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a text, not {text!r:.80}")
+    if len(text) > TEXT_LIMIT:
+        raise ValueError(f"{what} has at most {TEXT_LIMIT:,} characters, not {len(text):,}")
+    return text
+
+
+def _who(by: object = None) -> str:
+    """Check the name of who decides; by default it is the person at this machine."""
+    if by:
+        return _checked_text("the name of who decides", by)
     try:
         return getpass.getuser()
     except (OSError, KeyError, PerdureError):

@@ -90,7 +90,7 @@ class Spawner(ABC):
             args: its arguments; they are stored, and the agent gets equal ones at each replay.
             id: 1 to 200 printable characters; a random one where it is left out.
             deadline: when the task is called off if it has not ended: in so many seconds, or a timedelta, or at a
-                datetime with a zone. One that is held then is called off when it is let go.
+                datetime with a zone; by the clock on the wall. One that is held then is called off when it is let go.
             tags: texts by name, kept with the task; those of the first spawn stay.
 
         Raises TypeError for arguments that the agent does not take, UnstorableValueError, InvalidTaskIdError,

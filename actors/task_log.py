@@ -278,6 +278,11 @@ def _begun(created: Created) -> AgentTask:
     return task
 
 
+def _in_utf_8(text: str) -> str:
+    """Give a text that every database can hold: what people and programs have said may not be one."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def _marked(task: AgentTask) -> str | None:
     """Give the kind of hold of a task; or what else makes a row one that is looked for."""
     if task.held is not None:
@@ -308,5 +313,5 @@ def index_row(task: AgentTask) -> IndexRow:
         task.worker,
         task.suspicion,
         _marked(task),
-        headline(task),
+        _in_utf_8(headline(task)),
     )

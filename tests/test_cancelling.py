@@ -27,6 +27,7 @@ from actors import (
     heartbeat,
     open_store,
     receive,
+    sleep,
     step,
     step_info,
 )
@@ -1261,3 +1262,39 @@ def test_a_system_that_closes_during_clean_up_leaves_it_to_the_next(disk: Store,
         assert not cancelled(system.spawn(flow, id="t")).cut
     assert notes.ran == ["one", "two"]
     assert [event.name for event in of(events_of(disk), StepStarted)] == ["note", "note"]
+
+
+@pytest.mark.parametrize("state", ["waiting", "not begun"])
+@pytest.mark.parametrize("text", ["caf\udce9", "\ud83d", "a\0b\u202e", "x\ny"])
+def test_a_cancel_bears_any_text_as_its_reason_and_as_who_it_is_by(disk: Store, text: str, state: str) -> None:
+    @agent(name="flow")
+    def flow() -> None:
+        sleep(DAY)
+
+    with AgentSystem(disk, run=state == "waiting") as system:
+        task = system.spawn(flow, id="t")
+        if state == "waiting":
+            wait_for(lambda: task.status() == "waiting")
+        assert task.cancel(text, by=text).accepted
+        error = cancelled(task)
+        assert (error.reason, error.by) == (text, text)
+        assert task.describe().status == "cancelled"
+
+
+def test_what_is_no_text_or_too_long_is_refused_and_changes_nothing(disk: Store) -> None:
+    @agent(name="flow")
+    def flow() -> None:
+        sleep(DAY)
+
+    with AgentSystem(disk, run=False) as client:
+        task = client.spawn(flow, id="t")
+        given: Any
+        for given in (5, b"x", None):
+            with pytest.raises(TypeError, match="a reason is a text"):
+                task.cancel(given)
+        for given in (5, b"x"):
+            with pytest.raises(TypeError, match="the name of who decides is a text"):
+                task.cancel(by=given)
+        with pytest.raises(ValueError, match="a reason has at most 4,000 characters, not 4,001"):
+            task.cancel("x" * 4001)
+        assert (task.status(), len(task.events())) == ("queued", 1)

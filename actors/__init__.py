@@ -111,7 +111,7 @@ from actors.updates import (  # noqa: E402
     TaskWaiting,
     Update,
 )
-from actors.view import StepView, TaskView  # noqa: E402
+from actors.view import ApprovalView, StepView, TaskView  # noqa: E402
 from actors.watching import Watch  # noqa: E402
 from domain.entity import Entity  # noqa: E402
 from domain.errors import (  # noqa: E402
@@ -173,6 +173,7 @@ __all__ = [
     "AgentSystem",
     "AlreadyDecidedError",
     "Approval",
+    "ApprovalView",
     "AskTimeoutError",
     "AsyncAgent",
     "AsyncStep",

@@ -25,13 +25,17 @@ LABEL_LIMIT = 200
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided of an approval: yes or no, with a value, by whom, with a note, and when, in UTC."""
+    """What was decided of an approval, true where that is yes: with a value, by whom, with a note, and when, in UTC."""
 
     approved: bool
     value: Any
     by: str
     note: str
     at: datetime
+
+    def __bool__(self) -> bool:
+        """Tell whether it is a yes."""
+        return self.approved
 
 
 def decision_of(letter: SignalReceived, value: Any) -> Decision:
@@ -51,6 +55,10 @@ class Approval(Awaited):
 
     def __repr__(self) -> str:
         return f"Approval({self.id!r})"
+
+    def __bool__(self) -> bool:
+        """Refuse: that it was asked for says nothing. Raises TypeError."""
+        raise TypeError(f"approval {self.id} is neither yes nor no: wait for its answer, .wait().approved")
 
     def wait(self, *, timeout: float | timedelta | None = None) -> Decision:
         """Wait for the answer, in a sync agent. It may be waited for more than once, and then gives the same.

@@ -102,7 +102,8 @@ def run(
     In the result a tuple or set is a list, an object has its fields, an enum is its member's name, bytes are base64,
     times are ISO 8601.
 
-    Exit code: 0 completed, 1 failed, 2 not run, 3 held, 74 not told for want of room, 130 or 143 stopped by a signal.
+    Exit code: 0 completed, 1 failed or cancelled, 2 not run, 3 held, 74 not told for want of room, 130 or 143 stopped
+    by a signal.
     """
     signals = Signals()
     signals.install()
@@ -112,7 +113,7 @@ def run(
         log_to_stderr(*TOLD)
         with closing(open_store(store)) as opened:
             try:
-                task = run_task(found, values, id, opened, signals)
+                task = run_task(found, values, id, opened, signals, options(store))
             except UnreadableTaskError as error:
                 complain(error)
                 typer.echo(f"mended, it goes on after: perdure release {plain(quote(id))}", err=True)

@@ -19,6 +19,7 @@ from actors.definitions import AnyAgent
 from actors.leaving import Signals
 from actors.ref import TaskRef
 from actors.system import GRACE, AgentSystem
+from actors.task_log import TaskLog
 from actors.view import clock_time, headline, pause_id, wait_name, wait_text
 from actors.wording import (
     ago,
@@ -34,6 +35,7 @@ from actors.wording import (
     traceback_text,
     until,
 )
+from domain.errors import PerdureError
 from domain.events import (
     Activated,
     ApprovalRequested,
@@ -59,7 +61,7 @@ from domain.events import (
 from domain.faults import Fault
 from domain.fold import fold
 from domain.record import STEP, StepRecord
-from domain.state import FOR_CODE, STRIKES, Status
+from domain.state import CANCEL, FOR_CODE, STRIKES, Status
 from domain.task import AgentTask
 from domain.values import Json
 from stores import Store, StoreUnavailableError
@@ -68,8 +70,8 @@ GOING_ON: tuple[Status, ...] = ("queued", "running", "waiting")
 """The statuses of a task that goes on by itself."""
 OPEN: tuple[Status, ...] = (*GOING_ON, "held")
 """The statuses of a task that has not ended."""
-POLL = 0.05
-"""Seconds between two looks at the log."""
+POLL, LOOK = 0.05, 0.25
+"""Seconds between two looks at the log, and at children when it has come to its end."""
 SECOND_LOOK = 2.0
 """Seconds that a worker has at most to try again a task that is held for its code."""
 REPLAYED_LINES = 20
@@ -90,10 +92,11 @@ class Follower:
     """Folds a task's log as it grows, and says what is new in it.
 
     `task` is the fold so far. What the log had when the task was met is told when an activation replays it, or at once
-    where another living process is at work on it.
+    where another living process is at work on it. `options` are what a command that is named needs besides.
     """
 
-    def __init__(self, ref: TaskRef[Any], say: Say) -> None:
+    def __init__(self, ref: TaskRef[Any], say: Say, options: str = "") -> None:
+        self._options = options
         self._ref = ref
         self._say = say
         self.task = _folded(None, ref.events())
@@ -128,6 +131,15 @@ class Follower:
                     self._tell_done(record, "finished")
         elif self.task.status == "waiting" and self.task.due is not None:
             self._say("waiting", plain(f"{headline(self.task)} {until(self.task.due, time.time())}"))
+            self._ask_again()
+
+    def _ask_again(self) -> None:
+        for path in self.task.asked_for:
+            self._ask(path, self.task.pauses[path].label)
+
+    def _ask(self, path: str, question: str) -> None:
+        pause = quote(pause_id(self.task.id, self.task.birth, path))
+        self._say("asks", plain(f'{path}  "{question}"  perdure approve {pause}{self._options}'))
 
     def look(self) -> None:
         """Read on, and tell. Raises UnreadableTaskError, StoreUnavailableError."""
@@ -170,14 +182,13 @@ class Follower:
         elif isinstance(event, SignalReceived):
             self._say("received", received_text(event))
         elif isinstance(event, ApprovalRequested):
-            pause = pause_id(self.task.id, self.task.birth, event.path)
-            self._say("asks", plain(f'{event.path}  "{event.label}"  perdure approve {quote(pause)}'))
+            self._ask(event.path, event.label)
         elif isinstance(event, ChildSpawned):
             self._say("spawned", plain(f"{event.path}  {event.child}"))
         elif isinstance(event, CancelRequested):
             self._say("cancel", plain(f"by {event.by}" + (f": {event.reason}" if event.reason else "")))
         elif isinstance(event, CancelDelivered):
-            self._say("cancelled", f"{named(event.path, event.name)}  what follows is clean-up")
+            self._say("cancelled", f"{named(event.path, wait_name(event))}  what follows is clean-up")
         elif isinstance(event, Concluded):
             self._say("", plain(f"the agent is done ({event.status}); now what it owes"))
 
@@ -196,6 +207,7 @@ class Follower:
         for record in self.task.doubts:
             started = f"began {clock_time(record.started)}, its end is not in the log"
             self._say("in doubt", f"{named(record.path, record.name, record.label, record.attempt)}  {started}")
+        self._ask_again()
 
     def _steps(self) -> list[StepRecord]:
         return [record for record in self.task.steps.values() if record.kind == STEP]
@@ -245,7 +257,9 @@ class Follower:
 # ------------------------------------------------------------------ one task in the foreground
 
 
-def run_task(agent: AnyAgent, arguments: list[Any], task_id: str, store: Store, signals: Signals) -> AgentTask:
+def run_task(
+    agent: AnyAgent, arguments: list[Any], task_id: str, store: Store, signals: Signals, options: str = ""
+) -> AgentTask:
     """Spawn the task, run it here or follow the process that does, until it has ended, is held, or a signal came.
 
     Says on standard error what happens, and returns the task as its log has it then. Raises what `AgentSystem.spawn`
@@ -255,8 +269,8 @@ def run_task(agent: AnyAgent, arguments: list[Any], task_id: str, store: Store, 
         ref: TaskRef[Any] = client.spawn(cast("Callable[..., Any]", agent), *arguments, id=task_id)
         count = len(store.recorder.select_entries(status=OPEN))
         say("", f"perdure: {store.url} · {count} task{'s' if count != 1 else ''} open")
-        follower = Follower(ref, say)
-        if follower.is_settled and not follower.is_held_for_code:
+        follower = Follower(ref, say, options)
+        if follower.is_settled and not follower.is_held_for_code and not called_off_children(store, follower.task):
             if follower.task.ending is not None:
                 age = ago(follower.task.updated, time.time())
                 say("recorded", f"{plain(task_id)} {follower.task.status} {age} ago; nothing runs again")
@@ -299,12 +313,44 @@ def _work(follower: Follower, store: Store, signals: Signals) -> None:
     task_id = follower.task.id
     with AgentSystem(store, only=task_id) as system, system.log.watch(task_id, threading.Event()) as hint:
         follower.meet(system._tree.worker.id if system._tree is not None else "", others)
-        _follow(follower, hint, signals)
+        _follow(follower, hint, signals, _Stay(store, follower))
         if signals.received is not None and follower.task.status == "running":
             say("stopping", f"a running step has {GRACE:g} s to end; a second signal leaves at once, as a crash does")
 
 
-def _follow(follower: Follower, hint: threading.Event, signals: Signals) -> None:
+def called_off_children(store: Store, task: AgentTask) -> list[str]:
+    """List the descendants of a task that has ended which were called off with it, and have not ended."""
+    log, found, parents = TaskLog(store), list[str](), [task] if task.ending is not None else []
+    for parent in parents:
+        rows = store.recorder.select_rows([child for child, policy in parent.children.items() if policy == CANCEL])
+        found += [row.id for row in rows.values() if row.status in GOING_ON]
+        with suppress(PerdureError):
+            parents += [log.load(child) for child in rows]
+    return found
+
+
+class _Stay:
+    """Tells whether a command stays when its task has ended: until children that were called off have cleaned up."""
+
+    def __init__(self, store: Store, follower: Follower) -> None:
+        self._store = store
+        self._follower = follower
+        self._said = False
+        self._next = 0.0
+
+    def __call__(self) -> bool:
+        if time.monotonic() < self._next:
+            return True
+        left = called_off_children(self._store, self._follower.task)
+        self._next = time.monotonic() + LOOK if left else 0.0
+        if left and not self._said:
+            self._said = True
+            more = "…" if left[3:] else ""
+            say("waiting", plain(f"for children that were called off: {', '.join(left[:3])}{more}"))
+        return bool(left)
+
+
+def _follow(follower: Follower, hint: threading.Event, signals: Signals, stays: Callable[[], bool]) -> None:
     """Look until nothing is left to wait for; a hint comes when the task's actor is gone, even one that only looked."""
     second_look, until, away = follower.is_held_for_code, time.monotonic() + SECOND_LOOK, False
     while signals.received is None:
@@ -319,7 +365,7 @@ def _follow(follower: Follower, hint: threading.Event, signals: Signals) -> None
             continue
         away = False
         second_look = second_look and not follower.has_news and not hinted and time.monotonic() < until
-        if follower.is_settled and not second_look:
+        if follower.is_settled and not second_look and not stays():
             return
 
 

@@ -247,7 +247,7 @@ def _any(caller: Context, awaited: Sequence[Awaited], timeout: float | timedelta
     for number, one in enumerate(things, 1):
         if not isinstance(one, Awaited):
             hint = "Signal(name), Timer(seconds), an Approval or a ChildRef"
-            raise TypeError(f"wait_any: argument {number} is nothing to wait for, but {one!r:.80}: give {hint}")
+            raise TypeError(f"wait_any: nothing can wait for argument {number}, {one!r:.80}: give {hint}")
     if not awaited:
         raise TypeError("wait_any: give at least one thing to wait for")
     sources = tuple(one.source(caller.activation) for one in awaited)

@@ -181,6 +181,9 @@ def run_through_crashes(
     Raises AgentBugError where the agent's own code raises what is no business of its task; TimeoutError when a life
     does not end in time.
     """
+    given: Sequence[object] = (meanwhile, answer)
+    if not all(map(callable, given)):
+        raise TypeError("meanwhile and answer are functions: of the task, and of an approval, such as lambda _: True")
     disk = open_store("memory:") if store is None else store
     run, clock = Run(), clock or FakeClock(jump=True)
     for nth in (*plan, None):

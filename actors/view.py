@@ -129,7 +129,7 @@ def pause_id(task_id: str, birth: str, path: str) -> str:
 def open_approvals(task: AgentTask) -> tuple[ApprovalView, ...]:
     """List the approvals that nobody has answered."""
     waited = {wait.name for wait in task.waiting.values() if wait.kind == APPROVAL}
-    pauses = [task.pauses[path] for path in task.open_pauses]
+    pauses = [task.pauses[path] for path in task.asked_for]
     return tuple(
         ApprovalView(
             *(pause_id(task.id, task.birth, pause.path), task.id, pause.path, pause.label, _details(pause.details)),
@@ -204,7 +204,13 @@ def waits_text(task: AgentTask) -> str:
     more = f" and {len(texts) - MANY} more" if len(texts) > MANY else ""
     if not texts:
         return "sleeps and goes on" if task.waiting else ""
-    return f"waits for {', '.join(texts[:MANY])}{more}" + (" or goes on" if task.waits and task.due is not None else "")
+    return f"waits for {', '.join(texts[:MANY])}{more}" + _or_else(task)
+
+
+def _or_else(task: AgentTask) -> str:
+    if not task.waits or task.due is None:
+        return ""
+    return " or is called off" if task.due == task.deadline else " or goes on"
 
 
 def wait_text(task: AgentTask, wait: Wait) -> str:

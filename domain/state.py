@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
@@ -195,6 +196,12 @@ class TaskState:
             for child, policy in self.children.items()
             if policy != ABANDON and child_name(child) not in self.mail
         ]
+
+    @property
+    def asked_for(self) -> list[str]:
+        """The paths of approvals that nobody has answered, and whose task was not called off since."""
+        since = -math.inf if self.cancel is None else self.cancel.timestamp
+        return [path for path in self.open_pauses if self.pauses[path].at > since]
 
     def answer(self, path: str) -> SignalReceived | None:
         """Give the answer to the approval that was asked for there, if there is one."""

@@ -157,9 +157,7 @@ class AgentTask(TaskState):
         return [UndoRegistered(self.id, version + n, now, *undo) for n, undo in enumerate(undos)]
 
     def register_undos(self, activation: int, now: float, undos: Named) -> list[TaskEvent]:
-        """Register what bodies that were given up have said of how to undo them, each with its path: each may have
-        happened.
-        """
+        """Register what bodies that were given up, and may have happened, have said of how to undo them."""
         self.guard(activation)
         return self._undos(self.version + 1, now, self.unregistered(undos))
 
@@ -305,8 +303,8 @@ class AgentTask(TaskState):
             before = self.letters[known]
             if (before.name, digest(before.value)) != (name, digest(value)):
                 raise SignalConflictError(
-                    f"task {self.id}: the signal id {signal!r} was used before, for a signal {before.name!r} with"
-                    " another value or name: nothing was changed",
+                    f"task {self.id}: the signal id {signal.removeprefix('id ')!r} was used before, for a signal"
+                    f" {before.name!r}, with another value or name: nothing was changed",
                     task_id=self.id,
                 )
             return []
@@ -321,6 +319,9 @@ class AgentTask(TaskState):
         if self.answer(path) is not None:
             return []
         self._refuse_if_ended()
+        if path not in self.asked_for:
+            message = f"task {self.id} was called off: it does not ask for the approval at {path} any more"
+            raise TaskEndedError(message, task_id=self.id, status=self.status)
         name = answer_name(path)
         return [SignalReceived(self.id, self.version + 1, now, name, name, answer, by)]
 

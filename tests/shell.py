@@ -201,6 +201,12 @@ def journey(where: str) -> str:
 
 
 @agent
+def hasty() -> str:
+    spawn_child(napping)
+    return draft("at once")
+
+
+@agent
 def napping() -> str:
     try:
         sleep(3600)

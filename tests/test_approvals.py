@@ -30,7 +30,7 @@ from actors import (
     wait_any,
     wait_any_async,
 )
-from actors.testing import CrashPlan, FakeClock, SimulatedCrash
+from actors.testing import CrashPlan, FakeClock, SimulatedCrash, every_crash_point
 from domain.events import ApprovalRequested, SignalReceived, TaskEvent, WaitBegan
 from stores import Store
 from stores.crash import CrashingStore
@@ -287,3 +287,18 @@ def test_the_commands_list_answer_and_tell_what_was_decided(world: World) -> Non
         assert "already decided: yes, by ann" in late.errors
         assert "rejected by bob" in world.perdure("reject", ids["pay 20"], "--note", "no", "--by", "bob").end()
         assert task.result(PATIENCE) == [[[[False, "bob"]], [[True, "ann"]]]]
+
+
+def test_an_approval_is_neither_yes_nor_no_and_a_decision_is_what_it_says(disk: Store) -> None:
+    @agent(name="approvals: truth")
+    def flow() -> list[bool]:
+        pauses = [request_approval("yes?"), request_approval("no?")]
+        with pytest.raises(TypeError, match="is neither yes nor no: wait for its answer"):
+            bool(pauses[0])
+        return [bool(pause.wait()) for pause in pauses]
+
+    for run in every_crash_point(flow, answer=lambda approval: approval.question == "yes?"):
+        assert run.result == [True, False]
+    given: Any = True
+    with pytest.raises(TypeError, match="answer are functions"):
+        next(every_crash_point(flow, answer=given))

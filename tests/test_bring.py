@@ -119,3 +119,31 @@ def test_bad_input_gets_a_clear_error(shell: Shell) -> None:
     assert errors[5].startswith("--value takes JSON, and 'x' is none")
     assert errors[6].startswith("there is no task 'nobody'")
     assert errors[7].startswith("there is no store")
+
+
+def test_run_stays_until_the_children_that_it_has_called_off_have_cleaned_up(shell: Shell) -> None:
+    done = shell("run", "work.py:hasty", "--id", "h")
+    assert (done.returncode, done.stdout) == (0, '"summary of at once"\n')
+    assert shell.ledger.count("draft") == 2 or "cancelled" in shell("list").stdout, "a child may not have begun"
+    with AgentSystem(shell.url, run=False) as client:
+        assert {task.status() for task in client.tasks()} == {"completed", "cancelled"}
+    again = shell("run", "work.py:hasty", "--id", "h")
+    assert "nothing runs again" in again.stderr
+
+
+def test_run_names_the_command_that_answers_with_its_store_and_again_after_a_restart(shell: Shell) -> None:
+    words = ("run", "work.py:journey", "Rome", "--id", "rome", "--store", "sqlite:///other.db")
+    for _ in range(2):
+        with shell.start(*words) as running:
+            seen = running.read_until("asks")
+            assert re.search(r'asks      2  "pay for Rome"  perdure approve \S+ --store sqlite:///other.db', seen)
+
+
+def test_who_answers_for_a_task_that_was_called_off_is_told_so(shell: Shell) -> None:
+    with shell.start("run", "work.py:journey", "Rome", "--id", "rome") as running:
+        running.read_until("waiting   4")
+    assert shell("cancel", "rome", "--by", "ann").returncode == 0
+    assert shell("approvals").stderr.endswith("nothing waits for an approval\n")
+    late = shell("approve", "rome#2")
+    assert late.returncode == 1
+    assert "task rome was called off: it does not ask for the approval at 2 any more" in late.stderr

@@ -818,6 +818,8 @@ def keep(lock):
 
 threading.Thread(target=keep, args=[eval(f"file.{sys.argv[2]}")], daemon=True).start()
 taken.wait()
+import gc
+gc.disable()  # what measures coverage may collect before the interpreter ends
 file.itself = file
 del store, file
 say("ends")

@@ -1267,7 +1267,7 @@ def test_a_system_that_closes_during_clean_up_leaves_it_to_the_next(disk: Store,
 @pytest.mark.parametrize("state", ["waiting", "not begun"])
 @pytest.mark.parametrize("text", ["caf\udce9", "\ud83d", "a\0b\u202e", "x\ny"])
 def test_a_cancel_bears_any_text_as_its_reason_and_as_who_it_is_by(disk: Store, text: str, state: str) -> None:
-    @agent(name="flow")
+    @agent(name="cancelling: of any text")
     def flow() -> None:
         sleep(DAY)
 
@@ -1282,7 +1282,7 @@ def test_a_cancel_bears_any_text_as_its_reason_and_as_who_it_is_by(disk: Store, 
 
 
 def test_what_is_no_text_or_too_long_is_refused_and_changes_nothing(disk: Store) -> None:
-    @agent(name="flow")
+    @agent(name="cancelling: of any text")
     def flow() -> None:
         sleep(DAY)
 

@@ -179,7 +179,7 @@ class Appender:
 
     # ------------------------------------------------------------------ one append
 
-    def _alone(self, decide: Decide, inside: Callable[[], None] | None, births: Sequence[Birth]) -> list[TaskEvent]:
+    def _alone(self, decide: Decide, inside: Inside, births: Births) -> list[TaskEvent]:
         """Append one decision that nothing goes with: it needs no copy, and has nobody to answer but its caller."""
         while True:
             events = decide(self.task, self.log.now())

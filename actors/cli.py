@@ -33,7 +33,6 @@ from actors.target import CommandError, load_agent, load_agents, read_arguments
 from actors.wording import plain
 from domain.errors import PerdureError, UnreadableTaskError
 from domain.retry import MOST_SECONDS
-from domain.values import Json
 from stores import StoreError, open_store
 
 TOLD = ("task %s is held", "task %s: agent %s crashed", "%s. The task is held")
@@ -124,10 +123,6 @@ def run(
     if signals.received is not None:
         leave(code)
     raise typer.Exit(code)
-
-
-def _result(stored: Json) -> str:
-    return json.dumps(plain_json(stored), ensure_ascii=False)
 
 
 # ------------------------------------------------------------------ work

@@ -25,11 +25,9 @@ from domain.values import decode
 from stores import IndexRow, StoreUnavailableError
 
 R = TypeVar("R")
-T = TypeVar("T")
 
 FIRST_POLL, LONGEST_POLL = 0.05, 0.5
 """Seconds between two looks of who waits for a result."""
-NOT_GIVEN: Any = object()
 
 
 class Home(Reach, Protocol):

@@ -44,8 +44,6 @@ MAX_ACTIVE = 64
 """Tasks that a worker runs at once, unless told otherwise."""
 GRACE = 10.0
 """Seconds that a stopping worker gives running bodies to end."""
-ID_LIMIT = 200
-"""Characters that a task's id may have."""
 
 
 class AgentSystem(Spawner):

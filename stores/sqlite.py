@@ -77,6 +77,20 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         append = Append(stored_events, entry, expected, inside, births, self.datastore.url)
         self.datastore.write(append, append.size)
 
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        check_append(stored_events, entry, expected, births)
+        append = Append(stored_events, entry, expected, inside, births, self.datastore.url)
+        self.datastore.submit(append, done, append.size)
+
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self.datastore.write(lambda cursor: swap(cursor, entry, expected, self.datastore.url))
 

@@ -1,7 +1,7 @@
 """Where tasks are kept. Bytes only: a store has never heard of a task's meaning.
 
 errors <- lifetime <- file_lock <- workers, turns;  task_index <- recorder <- store <- memory, crash;
-store, beats, heartbeats, turns <- sqlite
+store, beats, heartbeats, turns <- sqlite;  all of them <- contract, which is tests for whoever writes a store
 """
 
 import math

@@ -13,12 +13,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from stores.contract.kit import events, raising, said
+from stores.contract.kit import events, raising, row, said
 from stores.contract.model import Model
-from stores.emissions import EMIT, RESET
+from stores.emissions import EMIT, RESET, Emission
 from stores.errors import AppendConflictError
 from stores.store import Store
-from stores.task_index import START, Birth, Expected, IndexRow
+from stores.task_index import START, Birth, Expected, IndexRow, Place
 
 
 @dataclass(frozen=True)
@@ -50,50 +50,60 @@ class _UndoneError(Exception):
     """Raised by an `inside`."""
 
 
-NAMES = ["a", "b", "c", "d"]
+NAMES = ["a", "b", "c"]
 LIVES = ["x", "y"]
+AIMS = ["right"] * 6 + ["another life", "another head", "no task"]
 names = st.sampled_from(NAMES)
 lives = st.sampled_from(LIVES)
 small = st.integers(1, 4)
 paths = st.sampled_from(["1", "2"])
 moments = st.sampled_from([0.0, 1.0, 2.0])
-agents = st.sampled_from(["f", "g"])
-holds = st.sampled_from(["doubt", "differs"])
-statuses = st.sampled_from(["queued", "held"])
 owners = st.sampled_from(["v", "w"])
 limits = st.sampled_from([0, 1, 2, 9])
 places = st.just(START) | st.tuples(moments, names)
+LOOKS = [
+    row(status=status, agent=agent, due=due, owner=owner, hold=hold, note=note)
+    for status, agent, due, owner, (hold, note) in itertools.product(
+        ["queued", "held"],
+        ["f", "g"],
+        [None, 0.0, 1.0, 2.0],
+        [None, "v", "w"],
+        [(None, ""), ("doubt", "é\0"), ("differs", "")],
+    )
+]
+TIMES = list(itertools.product([0.0, 1.0, 2.0], repeat=2))
+# Few draws for many columns: what an example costs is mostly what Hypothesis takes to choose.
 entries = st.builds(
-    IndexRow,
-    id=names,
-    birth=lives,
-    head=small,
-    activation=small,
-    status=statuses,
-    agent=agents,
-    created=moments,
-    updated=moments,
-    due=st.none() | moments,
-    owner=st.none() | owners,
-    strikes=st.integers(0, 3),
-    hold=st.none() | holds,
-    note=st.sampled_from(["", "é\0"]),
+    lambda look, name, birth, head, activation, times: look._replace(
+        id=name, birth=birth, head=head, activation=activation, created=times[0], updated=times[1]
+    ),
+    st.sampled_from(LOOKS),
+    names,
+    lives,
+    small,
+    small,
+    st.sampled_from(TIMES),
 )
 children = st.lists(entries.map(lambda entry: entry._replace(head=1)), max_size=2)
 mostly = st.sampled_from([True, True, True, False])
-faults = st.sampled_from(["", "", "", "gap", "head", "task"])
-sayings = st.lists(st.builds(said, paths, activation=small, kind=st.sampled_from([EMIT, EMIT, RESET])), max_size=4)
-queries = st.fixed_dictionaries(
-    {},
-    optional={
-        "status": st.lists(statuses, max_size=2),
-        "hold": st.sets(holds),
-        "agent": agents,
-        "after": moments,
-        "prefix": st.sampled_from(["", "a", "b\0", "z"]),
-        "limit": limits,
-    },
+faults = st.sampled_from([""] * 6 + ["gap", "head", "task"])
+insides = st.sampled_from([None, None, raising(_UndoneError)])
+sayings = st.lists(
+    st.builds(said, paths, activation=st.sampled_from([4, 4, 1, 2, 3]), kind=st.sampled_from([EMIT, EMIT, RESET])),
+    max_size=4,
 )
+QUERIES: list[dict[str, Any]] = [
+    {},
+    {"status": ["held"]},
+    {"status": []},
+    {"hold": {"doubt", "differs"}},
+    {"hold": ["doubt"], "after": 0.0},
+    {"agent": "f", "status": ["held", "queued"]},
+    {"after": 1.0},
+    {"prefix": "a"},
+    {"prefix": "b\0"},
+    {"prefix": "", "agent": "g", "hold": ["differs"], "status": ["queued"]},
+]
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -125,38 +135,45 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ appends
 
-    @rule(entry=entries, right=mostly, at=lives, count=st.integers(0, 3), born=children, fault=faults, undone=mostly)
-    def append(
-        self, entry: IndexRow, right: bool, at: str, count: int, born: list[IndexRow], fault: str, undone: bool
-    ) -> None:
-        """Append, mostly from where the task stands."""
-        expected: Expected = (at, entry.head)
-        if right:
-            row = self.model.rows.get(entry.id)
-            expected = None if row is None else (row.birth, row.head)
+    def aim(self, entry: IndexRow, aim: str) -> Expected:
+        """Give what to expect of a task: what is there, or what comes near to it."""
+        row = self.model.rows.get(entry.id)
+        if aim == "no task" or (aim == "right" and row is None):
+            return None
+        life, head = (entry.birth, entry.head) if row is None else (row.birth, row.head)
+        if aim == "another life":
+            life = LIVES[life == LIVES[0]]
+        return life, head + (aim == "another head")
+
+    @rule(entry=entries, aim=st.sampled_from(AIMS), count=st.integers(1, 3), inside=insides)
+    def grow(self, entry: IndexRow, aim: str, count: int, inside: Any) -> None:
+        """Append, with little that may be wrong."""
+        expected = self.aim(entry, aim)
+        head = expected[1] if expected else 0
+        added = events(entry.id, *range(head + 1, head + count + 1))
+        entry = entry._replace(head=head + count)
+        self.do("insert_events", added, entry=entry, expected=expected, inside=inside)
+
+    @rule(
+        entry=entries, aim=st.sampled_from(AIMS), count=st.integers(0, 2), born=children, fault=faults, inside=insides
+    )
+    def append(self, entry: IndexRow, aim: str, count: int, born: list[IndexRow], fault: str, inside: Any) -> None:
+        """Append with all that an append may have, and that may be wrong with one."""
+        expected = self.aim(entry, aim)
         first = (expected[1] if expected else 0) + 1
         entry = entry._replace(head=first + count - 1 + (fault == "head"))
         added = events("another" if fault == "task" else entry.id, *range(first, first + count))
         births = [Birth(events(child.id, 1)[0], child) for child in born]
-        inside = None if undone else raising(_UndoneError)
         appended = added[1:] if fault == "gap" else added
         self.do("insert_events", appended, entry=entry, expected=expected, births=births, inside=inside)
 
-    @rule(entry=entries)
-    def make(self, entry: IndexRow) -> None:
-        """Make a task where there may be one."""
-        self.do("insert_events", events(entry.id, 1), entry=entry._replace(head=1), expected=None)
-
     # ------------------------------------------------------------------ the index alone
 
-    @rule(entry=entries, right=mostly, at=lives)
-    def update_index(self, entry: IndexRow, right: bool, at: str) -> None:
-        """Change a row, mostly from where it stands, and mostly leaving the head alone."""
-        row = self.model.rows.get(entry.id)
-        if right and row is not None:
-            self.do("update_index", entry._replace(head=row.head), expected=(row.birth, row.head))
-        else:
-            self.do("update_index", entry, expected=(at, entry.head))
+    @rule(entry=entries, aim=st.sampled_from(AIMS), steady=mostly)
+    def update_index(self, entry: IndexRow, aim: str, steady: bool) -> None:
+        """Change a row, mostly leaving its head alone: else it does not fit the log any more."""
+        expected = self.aim(entry, aim) or (entry.birth, entry.head)
+        self.do("update_index", entry._replace(head=expected[1]) if steady else entry, expected=expected)
 
     @rule(changes=st.dictionaries(names, st.none() | entries, max_size=2))
     def rebuild_index(self, changes: dict[str, IndexRow | None]) -> None:
@@ -180,11 +197,17 @@ class StoreMachine(RuleBasedStateMachine):
         """Delete heartbeats."""
         self.do("delete_heartbeats", task, path)
 
-    @rule(task=names, right=mostly, life=lives, rows=sayings)
-    def say(self, task: str, right: bool, life: str, rows: list[Any]) -> None:
-        """Emit, mostly for the life that the task has."""
+    @rule(task=names, right=mostly, life=lives, rows=sayings, more=sayings)
+    def say(self, task: str, right: bool, life: str, rows: list[Emission], more: list[Emission]) -> None:
+        """Emit, mostly for the life that the task has; and perhaps once more after an append."""
         entry = self.model.rows.get(task)
-        self.do("save_emissions", task, entry.birth if right and entry is not None else life, rows)
+        life = entry.birth if right and entry is not None else life
+        self.do("save_emissions", task, life, rows)
+        if entry is not None and more:
+            longer = entry._replace(head=entry.head + 1)
+            expected = entry.birth, entry.head
+            self.do("insert_events", events(task, longer.head), entry=longer, expected=expected)
+            self.do("save_emissions", task, life, more)
 
     @rule(task=names)
     def forget_emissions(self, task: str) -> None:
@@ -203,32 +226,31 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ reads
 
-    @rule(query=queries, ids=st.sets(names | st.just("nobody")))
-    def look_at_the_index(self, query: dict[str, Any], ids: set[str]) -> None:
-        """Select rows."""
-        self.do("select_entries", **query)
-        self.do("select_rows", sorted(ids))
+    @rule(limit=limits, after=places, moment=moments)
+    def look(self, limit: int, after: Place, moment: float) -> None:
+        """Select in many ways."""
+        for query in QUERIES:
+            self.do("select_entries", **query)
+            self.do("select_entries", **query, limit=1)
+            self.do("select_entries", **query, limit=limit)
+        for hold in ("doubt", "differs"):
+            self.do("select_held", hold, after=after, limit=limit)
+        for known, busy in itertools.product([[], ["f"], ["g", "f", "unknown"]], [[], ["v"]]):
+            self.do("select_ready", moment, agents=known, busy_owners=busy, after=after, limit=limit)
+            self.do("next_due", moment - len(busy), agents=known)
+        self.do("select_rows", ["c", "nobody", "a"])
 
-    @rule(hold=holds, after=places, limit=limits)
-    def look_at_what_is_held(self, hold: str, after: Any, limit: int) -> None:
-        """Select what is held."""
-        self.do("select_held", hold, after=after, limit=limit)
+    @rule(gt=st.none() | small, lte=st.none() | small, desc=st.booleans(), limit=st.none() | limits)
+    def look_at_events(self, **bounds: Any) -> None:
+        """Select a part of each log."""
+        for task in NAMES:
+            self.do("select_events", task, **bounds)
 
-    @rule(now=moments, known=st.sets(agents), busy=st.sets(owners), after=places, limit=limits)
-    def look_for_what_is_due(self, now: float, known: set[str], busy: set[str], after: Any, limit: int) -> None:
-        """Ask as recovery does."""
-        self.do("select_ready", now, agents=known, busy_owners=busy, after=after, limit=limit)
-        self.do("next_due", now - 1, agents=known)
-
-    @rule(task=names, gt=st.none() | small, lte=st.none() | small, desc=st.booleans(), limit=st.none() | limits)
-    def look_at_events(self, task: str, **bounds: Any) -> None:
-        """Select a part of a log."""
-        self.do("select_events", task, **bounds)
-
-    @rule(task=names, life=lives, after=st.tuples(small, small), upto=small, limit=limits)
-    def look_at_emissions(self, task: str, life: str, **bounds: Any) -> None:
-        """Select a part of what was said."""
-        self.do("select_emissions", task, life, **bounds)
+    @rule(after=st.tuples(small, small), upto=small, limit=limits)
+    def look_at_emissions(self, **bounds: Any) -> None:
+        """Select a part of what each has said."""
+        for task, life in itertools.product(NAMES, LIVES):
+            self.do("select_emissions", task, life, **bounds)
 
     # ------------------------------------------------------------------ openings
 

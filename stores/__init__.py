@@ -2,7 +2,7 @@
 
 errors <- lifetime <- file_lock <- workers, turns;  task_index <- recorder <- store <- memory, crash;
 errors <- group_commit;  turns, group_commit, sqlite_append <- sqlite_file;
-store, beats, heartbeats, sqlite_file <- sqlite
+store, beats, heartbeats, sqlite_file <- sqlite;  all of them <- contract: tests for whoever writes a store
 """
 
 import math

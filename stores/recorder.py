@@ -1,6 +1,6 @@
 """What every store's recorder can do: the library's recorder, with an index row in each append.
 
-One contract suite (tests/test_stores.py) holds all of them to it.
+One contract suite (`stores.contract`) holds all of them to it, also those that others write.
 """
 
 from abc import abstractmethod

@@ -187,7 +187,7 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
                 break
             rows = self.datastore.read(sql, [agent, now, *after, *busy, limit])
             ready = sorted([*ready, *(IndexRow(*row) for row in rows)], key=task_index.place)[:limit]
-            if len(ready) == limit:  # what is due later than the last of them counts no more
+            if ready and len(ready) == limit:  # what is due later than the last of them counts no more
                 now = task_index.place(ready[-1])[0]
         return ready
 

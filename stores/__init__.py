@@ -1,7 +1,8 @@
 """Where tasks are kept. Bytes only: a store has never heard of a task's meaning.
 
-errors <- lifetime <- file_lock <- workers, turns;  task_index <- recorder <- store <- memory, crash;
-store, beats, heartbeats, turns <- sqlite
+errors <- lifetime <- file_lock <- workers, turns;  task_index, emissions, orphans <- recorder <- store <- crash;
+task_index, beats, heartbeats, emissions <- schema;  schema, store <- memory;
+schema, turns <- sqlite_file <- sqlite_care;  sqlite_care, store <- sqlite
 """
 
 import math

@@ -77,8 +77,10 @@ _KEY = "WHERE id=? AND birth=? AND head=?"
 UPDATE_STEADY = f"{_SET} {_KEY} AND due IS ?"
 UPDATE = f"{_SET}, due=? {_KEY}"
 DELETE_ALL = "DELETE FROM task_index"
+DELETE = f"{DELETE_ALL} {_KEY}"
 SELECT = f"SELECT {_ALL} FROM task_index"
 SELECT_ONE = f"{SELECT} WHERE id=?"
+SELECT_PAGE = f"{SELECT} WHERE id>? ORDER BY id LIMIT ?"
 SELECT_HELD = f"{SELECT} WHERE hold=? AND (updated, id)>(?, ?) ORDER BY updated, id LIMIT ?"
 
 

@@ -22,6 +22,7 @@ import domain
 import domain.errors
 import stores
 import stores.errors
+from actors.keeping import Keeper
 from actors.spawning import Spawner
 from domain.faults import Fault
 from stores import IndexRow
@@ -77,7 +78,7 @@ NO_TWIN = {"entity", "group", "know", "task", "tree", "wake", "may_go_on", "will
 """Methods of a system that never wait for the store; what a task's `follow` gives has two colours itself."""
 
 
-KINDS = [actors.AgentSystem, actors.TaskRef, actors.TaskGroup, Spawner]
+KINDS = [actors.AgentSystem, actors.TaskRef, actors.TaskGroup, Spawner, Keeper]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -70,7 +70,8 @@ def test_a_newer_schema_is_named_with_both_versions() -> None:
 
 
 def test_there_is_a_file_of_each_schema() -> None:
-    assert {made_of(file)[0] for file in FILES} == set(range(1, SCHEMA + 1))
+    versions = {int.from_bytes(file.read_bytes()[60:64]) for file in FILES}  # without opening what is never changed
+    assert versions == set(range(1, SCHEMA + 1))
 
 
 def test_an_older_file_is_brought_up_to_date_and_is_made_as_a_new_one_is(old: Path, tmp_path: Path) -> None:

@@ -74,12 +74,19 @@ class Flight:
 
 
 class Undone(BaseException):
-    """Undoes what is in flight: this part goes no further, and the others begin again without it."""
+    """Undoes what is in flight: this part, by this error, goes no further, and the others begin again without it."""
 
-    def __init__(self, part: Part, error: BaseException) -> None:
-        super().__init__(part, error)
-        self.part = part
-        self.error = error
+    @property
+    def part(self) -> Part:
+        """The part that goes no further."""
+        part: Part = self.args[0]
+        return part
+
+    @property
+    def error(self) -> BaseException:
+        """What it goes no further by."""
+        error: BaseException = self.args[1]
+        return error
 
 
 def unanswered(parts: list[Part]) -> list[Part]:

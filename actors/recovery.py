@@ -59,6 +59,8 @@ class Recovery(SupervisedActor):
 
     def may_go_on(self, task_id: str) -> bool:
         """Tell whether a held task is still to be looked at again by this worker, or is just being."""
+        if self._worker.stopping.is_set():
+            return False
         if self._looks.has(task_id):
             return True
         hosted = self._directory.hosted()
@@ -67,7 +69,7 @@ class Recovery(SupervisedActor):
 
     def will_look_at(self, row: IndexRow) -> bool:
         """Tell whether a held task, as this row has it, is news: held by another worker, whose code may be other."""
-        return self._looks.is_news(row) or self.may_go_on(row.id)
+        return not self._worker.stopping.is_set() and (self._looks.is_news(row) or self.may_go_on(row.id))
 
     def live(self) -> None:
         """Loop until the system stops."""

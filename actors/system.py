@@ -17,6 +17,7 @@ from actors.entity_ref import ASK_TIMEOUT, EntityRef, checked_entity_id
 from actors.group_ref import TaskGroup
 from actors.groups import Siblings, Strategy, checked_strategy
 from actors.info import VALUE_LIMIT
+from actors.keeping import Keeper
 from actors.outline import TreeNode, outline_of_process
 from actors.outsiders import Outsiders
 from actors.ref import TaskRef
@@ -47,7 +48,7 @@ GRACE = 10.0
 """Seconds that a stopping worker gives running bodies to end."""
 
 
-class AgentSystem(Spawner):
+class AgentSystem(Spawner, Keeper):
     """Spawns tasks into a store, and runs them unless it is a client.
 
         with AgentSystem("sqlite:///tasks.db") as system:

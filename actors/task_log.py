@@ -235,7 +235,7 @@ class TaskLog(Application[str]):
         task = self.load(task_id)
         if row.birth != task.birth or row.head > task.version:
             raise self._astray(row, task)
-        if row.head == task.version and not _fits(row, task):
+        if row.head == task.version and not fits(row, task):
             logger.warning("the index row of task %s was changed from outside; it is made again from the log", task_id)
             with suppress(AppendConflictError):
                 self.recorder.update_index(index_row(task), expected=(row.birth, row.head))
@@ -301,7 +301,7 @@ def _marked(task: AgentTask) -> str | None:
     return ASKS if task.open_pauses else None
 
 
-def _fits(row: IndexRow, task: AgentTask) -> bool:
+def fits(row: IndexRow, task: AgentTask) -> bool:
     """Tell whether an index row is what the task's log says; whether its parent was told is not in its log."""
     said = index_row(task)
     return row == said or (said.hold == UNTOLD and row == said._replace(hold=None))

@@ -25,6 +25,7 @@ from stores import (
     StoreCorruptError,
     StoreForkedError,
     StoreUnavailableError,
+    TaskRecorder,
     open_store,
 )
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
@@ -915,6 +916,8 @@ acts = st.one_of(
     st.tuples(st.just("forget"), names, st.none() | paths),
     st.tuples(st.just("say"), names, births, st.lists(sayings, max_size=4)),
     st.tuples(st.just("unsay"), names),
+    st.tuples(st.just("delete"), names, st.tuples(births, heads)),
+    st.tuples(st.just("sweep")),
 )
 
 
@@ -940,12 +943,23 @@ def perform(store: Store, act: tuple) -> str:
                 recorder.delete_heartbeats(task_id, path)
             case ("say", *emissions):
                 recorder.save_emissions(*emissions)
-            case ("unsay", task_id):
-                recorder.delete_emissions(task_id)
+            case _:
+                return delete(recorder, act)
     except (AppendConflictError, IntegrityError) as error:
         return f"{type(error).__name__} {getattr(error, 'found', None)}"
     except ValueError as error:
         return str(error)
+    return "done"
+
+
+def delete(recorder: TaskRecorder, act: tuple) -> str:
+    match act:
+        case ("unsay", task_id):
+            recorder.delete_emissions(task_id)
+        case ("delete", task_id, expected):
+            recorder.delete_task(task_id, expected=expected)
+        case ("sweep",):
+            return f"{recorder.delete_orphans()} rows"
     return "done"
 
 
@@ -989,6 +1003,7 @@ def test_all_stores_agree_on_any_history(
             assert contents(memory) == contents(sqlite)
             assert heartbeats(memory) == heartbeats(sqlite)
             assert sayings_of(memory) == sayings_of(sqlite)
+            assert memory.recorder.select_orphans() == sqlite.recorder.select_orphans()
         recorders = (memory.recorder, sqlite.recorder)
         for after, limit in itertools.product([START, (0.0, "b"), (1.0, "")], [1, 9]):
             due = [

@@ -102,7 +102,7 @@ def able(place: databases.Databases, names: Sequence[str], words: list[str]) -> 
     there = [name for name in names if place.kind in CONTENDERS[name].durability]
     with place.new() as url:
         if reason := databases.can_open(url):
-            words.append(f"perdure left out on {place.kind}: {reason.splitlines()[0]}")
+            words.append(f"perdure left out on {place.kind}: it has no store there ({reason})")
             there = [name for name in there if CONTENDERS[name].needs != "actors" or name == "raw"]
     return there
 

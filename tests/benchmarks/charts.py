@@ -187,11 +187,11 @@ def curve_panel(
     drawing.text(x + PLOT[0] + PLOT[1] / 2, y + 82 + HIGH, below, 11, FAINT, "middle")
     names = list(dict.fromkeys(point.contender for point in points))
     lines = {name: [(across(p.size), up(p.median * factor)) for p in points if p.contender == name] for name in names}
-    ends = apart([lines[name][-1][1] for name in names], 28)
+    ends = apart([lines[name][-1][1] for name in names], 28, y + 48 + HIGH)
     for name, end in zip(names, ends, strict=True):
         drawing.line(lines[name], COLOURS[name], 3 if name == "perdure" else 2)
-        for place in lines[name]:
-            drawing.dot(*place, COLOURS[name])
+        for spot in lines[name]:
+            drawing.dot(*spot, COLOURS[name])
         label = x + PLOT[0] + PLOT[1] + 14
         drawing.line([lines[name][-1], (label - 3, end)], COLOURS[name], 0.8)
         drawing.text(label, end + 3, CONTENDERS[name].label, 12, COLOURS[name], bold=name == "perdure")

@@ -1,4 +1,8 @@
-"""Who is measured: perdure's kinds of step, the bare database, and its peers, each with what it makes durable, and how.
+"""Who is measured: perdure's kinds of step, the bare database, and its peers, each with what its commits are worth.
+
+All of them commit each step before the next one begins. W4 sees to it that no finished step runs again after a kill;
+`PRAGMA synchronous` of the peers' own connections is 2 (FULL), which is SQLite's default; DBOS commits a row a step,
+LangGraph a row for each write and one for the checkpoint, in two transactions.
 
 A peer that is not installed is left out, with a word: `pip install 'perdure[bench]'` brings them.
 """

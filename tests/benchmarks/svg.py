@@ -61,14 +61,16 @@ class Drawing:
         return "\n".join([self._head, *self._shapes, "</svg>\n"])
 
 
-def apart(places: Sequence[float], gap: float) -> list[float]:
-    """Move places downwards, and no further than needed, until no two are closer than `gap`; the order stays.
+def apart(places: Sequence[float], gap: float, lowest: float) -> list[float]:
+    """Move places until no two are closer than `gap` and none is below `lowest`; the order stays.
 
-    >>> apart([10, 11, 40, 9], 5)
-    [14, 19, 40, 9]
+    >>> apart([10, 11, 40, 9], 5, 100), apart([10, 90, 91], 5, 92)
+    ([14, 19, 40, 9], [10, 87, 92])
     """
     moved = list(places)
     order = sorted(range(len(places)), key=lambda index: places[index])
     for above, below in pairwise(order):
         moved[below] = max(moved[below], moved[above] + gap)
+    for index in reversed(order):
+        moved[index], lowest = min(moved[index], lowest), min(moved[index], lowest) - gap
     return moved

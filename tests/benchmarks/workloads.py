@@ -148,8 +148,8 @@ def _restarted(bench: Bench, name: str, url: str) -> float:
 def _every_program(bench: Bench, name: str) -> str:
     """Say what of a start is Python's, and what the import's."""
     module = CONTENDERS[name].factory.partition(":")[0]
-    python = min(bench.seconds_to_a_line("-c", "print()")[0] for _ in range(3))
-    imports = min(bench.seconds_to_a_line("-c", f"import {module}; print()")[0] for _ in range(3))
+    python = min(bench.seconds_to_a_line("-c", "print()")[0] for _ in range(bench.sizes.few))
+    imports = min(bench.seconds_to_a_line("-c", f"import {module}; print()")[0] for _ in range(bench.sizes.few))
     return f"import {imports - python:.2f} s, Python {python:.2f} s"
 
 
@@ -157,31 +157,33 @@ def dormant(bench: Bench) -> list[Row]:
     """W5: a process that starts beside many tasks which sleep: its memory, and the time to the end of a new task."""
     rows = []
     for count in bench.sizes.dormant:
+        found = []
         for name in bench.among(*MAIN):
             bench.say(f"{bench.databases.kind} {count} dormant tasks: {name}")
-            with bench.databases.new() as url:
-                try:
-                    bench.child(name, "fall_asleep", url)
-                    bench.databases.multiply(url, count)
-                    rows += _ready(bench, name, url, count)
-                except GivenUpError as error:
-                    bench.words.append(f"{error}, beside {count:,} dormant tasks")
+            try:
+                found.append(_beside(bench, name, count))
+            except GivenUpError as error:
+                bench.words.append(f"{error}, beside {count:,} dormant tasks")
+        rows += [row for measure in zip(*found, strict=True) for row in measure]
     if bench.among("perdure") and bench.databases.kind == SQLITE:
         rows += admission.claims(bench)
     return rows
 
 
-def _ready(bench: Bench, name: str, url: str, count: int) -> list[Row]:
+def _beside(bench: Bench, name: str, count: int) -> tuple[Row, Row]:
     said = []
-    for _ in range(bench.sizes.few):
-        with bench.databases.copy(url) as copy:
-            said.append(bench.child(name, "ready", copy))
+    with bench.databases.new() as url:
+        bench.child(name, "fall_asleep", url)
+        bench.databases.multiply(url, count)
+        for _ in range(bench.sizes.few):
+            with bench.databases.copy(url) as copy:
+                said.append(bench.child(name, "ready", copy))
     kind, note = bench.databases.kind, f"{said[0]['imports']:.0f} MB after the imports"
     seconds, peaks = [one["seconds"] for one in said], [one["peak"] for one in said]
-    return [
+    return (
         Row("W5", kind, name, f"{count:,} dormant: ready, with a new task's result", "s", seconds),
         Row("W5", kind, name, f"{count:,} dormant: memory at the most", "MB", peaks, note=note),
-    ]
+    )
 
 
 def stored(bench: Bench) -> list[Row]:

@@ -1,7 +1,8 @@
 """Where tasks are kept. Bytes only: a store has never heard of a task's meaning.
 
 errors <- lifetime <- file_lock <- workers, turns;  task_index <- recorder <- store <- memory, crash;
-store, beats, heartbeats, turns <- sqlite
+errors <- group_commit;  turns, group_commit, sqlite_append <- sqlite_file;
+store, beats, heartbeats, sqlite_file <- sqlite
 """
 
 import math

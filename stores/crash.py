@@ -14,8 +14,8 @@ from uuid import UUID
 from eventsourcing.persistence import StoredEvent
 
 from stores.emissions import Emission
-from stores.errors import StoreClosedError
-from stores.recorder import RowOf, TaskRecorder
+from stores.errors import StoreClosedError, StoreUnavailableError
+from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 from stores.workers import About, WorkerLock, Workers
@@ -194,6 +194,33 @@ class _CrashingRecorder(TaskRecorder):
         self._store.reach("append.before", **facts)
         self._inner.insert_events(stored_events, entry=entry, expected=expected, inside=inside_and_reach, births=births)
         self._store.reach("append.after", **facts)
+
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        def insert() -> None:
+            verdict: BaseException | None = None
+            try:
+                self.insert_events(stored_events, entry=entry, expected=expected, inside=inside, births=births)
+            except BaseException as error:
+                verdict = error
+            done(verdict)
+
+        check_append(stored_events, entry, expected, births)
+        self._store.check()
+        try:  # on a thread of its own: a plan may take its time at each point
+            threading.Thread(target=insert, name="perdure-crash", daemon=True).start()
+        except RuntimeError as error:
+            raise StoreUnavailableError(
+                f"{self._store.url}: {error}", url=self._store.url, reason=str(error)
+            ) from error
 
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self._inner.update_index(entry, expected=expected)

@@ -8,7 +8,7 @@ import eventsourcing.popo as es_popo
 from eventsourcing.persistence import StoredEvent
 
 from stores.emissions import EMIT, LAST_NUMBER, MOST_EMISSIONS, RESET, Emission
-from stores.errors import AppendConflictError
+from stores.errors import AppendConflictError, StoreClosedError, StoreForkedError
 from stores.lifetime import Resource
 from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.store import Store
@@ -51,6 +51,26 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
                 inside()  # before anything is touched: then there is nothing to undo
             self._update_table(rows)
             self._index |= {one.id: one for one in (entry, *(birth.entry for birth in births))}
+
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        check_append(stored_events, entry, expected, births)
+        verdict: BaseException | None = None
+        try:
+            self.insert_events(stored_events, entry=entry, expected=expected, inside=inside, births=births)
+        except (StoreClosedError, StoreForkedError):
+            raise
+        except BaseException as error:
+            verdict = error
+        done(verdict)
 
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self.check()

@@ -50,6 +50,26 @@ class TaskRecorder(ApplicationRecorder):
         """
 
     @abstractmethod
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        """Begin the same append and return. Waits for no disk, no lock and no server.
+
+        `done` is called once, on any thread, perhaps before this returns: with None when it is committed, else with
+        what `insert_events` would have raised. It has to be quick, and must not write to this store.
+
+        Raises ValueError like `insert_events`; StoreUnavailableError where too many appends wait already, or the
+        machine has no thread left; StoreClosedError; StoreForkedError. `done` is not called then.
+        """
+
+    @abstractmethod
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         """Set the index row alone, by the same compare-and-swap; AppendConflictError if it fails."""
 

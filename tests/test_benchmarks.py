@@ -23,6 +23,7 @@ from tests.benchmarks.workloads import restart
 
 SMALLEST = Sizes(
     rounds=1,
+    crowds=1,
     few=1,
     steps=5,
     tasks=3,
@@ -135,7 +136,7 @@ def test_charts_bear_everybody_on_both_databases_with_their_durability(tmp_path:
     for number, (name, entry) in enumerate(CONTENDERS.items(), 1):
         for kind in entry.durability:
             figures.rows += [
-                row(number * 10.0, workload=f"W{one}", who=name, on=kind, what="median ready memory")
+                row(number * 10.0, workload=f"W{one}", who=name, on=kind, what="median ready until memory")
                 for one in range(1, 7)
             ]
             figures.points += [

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.benchmarks import databases, raw
-from tests.benchmarks.bench import QUICK, Bench, Sizes
+from tests.benchmarks.bench import QUICK, Bench, GivenUpError, Sizes
 from tests.benchmarks.charts import draw
 from tests.benchmarks.contenders import CONTENDERS, POSTGRES, SQLITE, installed
 from tests.benchmarks.figures import Figures
@@ -82,19 +82,24 @@ def measure(options: argparse.Namespace, sizes: Sizes) -> Figures:
                 places.append(server)
         for place in places:
             there = able(place, names, figures.words)
-            run(Bench(place, there, sizes, folder / "bytecode", said, figures.words), options.only, figures)
+            run(Bench(place, there, sizes, folder / "bytecode", said, figures.words), options, figures)
     figures.machine["load at the end"] = f"{os.getloadavg()[0]:.1f}"
     return figures
 
 
-def run(bench: Bench, only: Sequence[str], figures: Figures) -> None:
-    """Make the workloads' rows and points in one database."""
-    for name, workload in WORKLOADS.items():
-        if name in only:
-            figures.rows += workload(bench)
-    if CURVES in only:
-        figures.points += curves(bench)
-    figures.rows.sort(key=lambda row: row.workload)
+def run(bench: Bench, options: argparse.Namespace, figures: Figures) -> None:
+    """Make the workloads' rows and points in one database, and keep what there is after each."""
+    for name in options.only:
+        try:
+            if name == CURVES:
+                figures.points += curves(bench)
+            else:
+                figures.rows += WORKLOADS[name](bench)
+        except GivenUpError as error:
+            figures.words.append(f"{name} on {bench.databases.kind} given up: {error}")
+        figures.rows.sort(key=lambda row: row.workload)
+        if options.json:
+            figures.save(options.json)
 
 
 def able(place: databases.Databases, names: Sequence[str], words: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ class Sizes:
     """How much of everything; the defaults are what the targets speak of.
 
     Args:
-        rounds: how often W1 is measured, and everything that is quick.
+        rounds, crowds: how often W1 is measured, and W2.
         few: how often the rest is.
         steps, tasks, length: W1's steps, W2's tasks and steps a task.
         many: the steps of one task whose last hundred stand beside its first.
@@ -38,7 +38,8 @@ class Sizes:
         patience: seconds after which a measurement is given up.
     """
 
-    rounds: int = 9
+    rounds: int = 15
+    crowds: int = 5
     few: int = 3
     steps: int = 200
     tasks: int = 200
@@ -57,6 +58,7 @@ class Sizes:
 
 QUICK = Sizes(
     rounds=3,
+    crowds=1,
     few=1,
     many=2000,
     starts=100,

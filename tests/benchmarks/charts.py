@@ -28,6 +28,7 @@ PANELS = (
     ("W3", "median", "W3  A task of one step, start to result", "milliseconds, median, less is better"),
     ("W4", "", "W4  Killed and started again, to the first new step", "seconds, less is better"),
     ("W5", "ready", "W5  Ready beside dormant tasks, with a result", "seconds, less is better"),
+    ("W5", "until", "W5  Until that process is quiet, all recovered", "seconds, less is better"),
     ("W5", "memory", "W5  Memory of that process at the most", "megabytes, less is better"),
     ("W6", "", "W6  What a step takes in the database", "bytes, less is better"),
 )
@@ -96,7 +97,7 @@ def rows_of(rows: Sequence[Row], kind: str, workload: str, word: str) -> list[Ro
     some = [row for row in rows if (row.workload, row.database) == (workload, kind) and word in row.what]
     if not some:
         return []
-    what = some[-1 if workload == "W5" else 0].what
+    what = some[-1 if workload == "W5" else 0].what  # W5 is in the order of its numbers
     return [row for row in some if row.what == what]
 
 

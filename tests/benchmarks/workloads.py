@@ -40,9 +40,7 @@ def one_task(bench: Bench) -> list[Row]:
 def many_tasks(bench: Bench) -> list[Row]:
     """W2: many tasks at once, from the first start to the last result."""
     sizes = bench.sizes
-    said = bench.by_turns(
-        bench.among(*AT_ONCE), "tasks", sizes.tasks, sizes.length, rounds=max(sizes.few, sizes.rounds // 2)
-    )
+    said = bench.by_turns(bench.among(*AT_ONCE), "tasks", sizes.tasks, sizes.length, rounds=sizes.crowds)
     rows = rates(bench, "W2", f"{sizes.tasks} tasks × {sizes.length} steps", said)
     if bench.among("perdure") and bench.databases.kind == SQLITE:
         rows += admission.crowd(bench)
@@ -170,7 +168,7 @@ def dormant(bench: Bench) -> list[Row]:
     return rows
 
 
-def _beside(bench: Bench, name: str, count: int) -> tuple[Row, Row]:
+def _beside(bench: Bench, name: str, count: int) -> list[Row]:
     said = []
     with bench.databases.new() as url:
         bench.child(name, "fall_asleep", url)
@@ -178,12 +176,16 @@ def _beside(bench: Bench, name: str, count: int) -> tuple[Row, Row]:
         for _ in range(bench.sizes.few):
             with bench.databases.copy(url) as copy:
                 said.append(bench.child(name, "ready", copy))
-    kind, note = bench.databases.kind, f"{said[0]['imports']:.0f} MB after the imports"
-    seconds, peaks = [one["seconds"] for one in said], [one["peak"] for one in said]
-    return (
-        Row("W5", kind, name, f"{count:,} dormant: ready, with a new task's result", "s", seconds),
-        Row("W5", kind, name, f"{count:,} dormant: memory at the most", "MB", peaks, note=note),
+    note = f"{said[0]['imports']:.0f} MB after the imports"
+    measures = (
+        ("seconds", "ready, with a new task's result", "s", ""),
+        ("quiet", "until it has no more to do", "s", ""),
+        ("peak", "memory at the most", "MB", note),
     )
+    return [
+        Row("W5", bench.databases.kind, name, f"{count:,} dormant: {what}", unit, [one[key] for one in said], note=note)
+        for key, what, unit, note in measures
+    ]
 
 
 def stored(bench: Bench) -> list[Row]:

@@ -79,7 +79,7 @@ class Base(LastingStoreContract):
 
 
 class TestSound(Base):
-    pass
+    has_commits = False
 
 
 # ---------------------------------------------------------------------- appends

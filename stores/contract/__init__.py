@@ -40,7 +40,7 @@ try:
 except ImportError as error:
     raise ImportError("stores.contract needs pytest and Hypothesis: pip install 'perdure[testing]'") from error
 
-_PARTS = ("kit", "appends", "reads", "beside", "threads", "lasting", "machine")
+_PARTS = ("kit", "appends", "submitted", "reads", "beside", "threads", "lasting", "machine")
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))  # so that a failure shows both sides
 
 from stores.contract.appends import Appends, Births
@@ -49,6 +49,7 @@ from stores.contract.kit import Suite
 from stores.contract.lasting import Lasting
 from stores.contract.machine import Maker, stores_agree
 from stores.contract.reads import Due, Entries, Events, Index, Text
+from stores.contract.submitted import Deletions, Submitted
 from stores.contract.threads import Closing, Threads
 
 __all__ = ["LastingStoreContract", "Maker", "StoreContract", "stores_agree"]
@@ -57,6 +58,8 @@ __all__ = ["LastingStoreContract", "Maker", "StoreContract", "stores_agree"]
 class StoreContract(
     Appends,
     Births,
+    Submitted,
+    Deletions,
     Index,
     Events,
     Entries,

@@ -1,5 +1,6 @@
 """The contract as plain dictionaries: what any store has to hold after the same calls."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from eventsourcing.persistence import IntegrityError, StoredEvent
 
 from stores.emissions import EMIT, RESET, Emission
 from stores.errors import AppendConflictError
+from stores.orphans import Orphans
 from stores.recorder import check_append
 from stores.task_index import START, Birth, Expected, IndexRow, Place, place
 
@@ -57,6 +59,38 @@ class Model:
         new = [row_of(task_id, self.rows.get(task_id)) for task_id in self.select_ids()]
         self.rows = {row.id: row for row in new if row is not None}
         return list(self.rows.values())
+
+    def delete_task(self, task_id: str, *, expected: tuple[str, int]) -> None:
+        self._compare(task_id, expected)
+        del self.rows[task_id]
+        self.log.pop(task_id, None)
+        self.delete_heartbeats(task_id)
+        self.delete_emissions(task_id)
+
+    def delete_orphans(self) -> int:
+        orphans = self.select_orphans()
+        for table, task_id, birth, _ in orphans:
+            if table == "emissions":
+                del self.emissions[task_id]
+            else:
+                for key in [key for key, beat in self.heartbeats.items() if (key[0], beat[0]) == (task_id, birth)]:
+                    del self.heartbeats[key]
+        return sum(orphan.rows for orphan in orphans)
+
+    def select_orphans(self) -> list[Orphans]:
+        beats = Counter((task_id, beat[0]) for (task_id, _), beat in self.heartbeats.items())
+        said = {(task_id, birth): len(rows) for task_id, (birth, rows) in self.emissions.items()}
+        tables = {"emissions": said, "heartbeats": beats}
+        return [
+            Orphans(table, task_id, birth, count)
+            for table, counts in tables.items()
+            for (task_id, birth), count in sorted(counts.items())
+            if self._is_orphan(task_id, birth)
+        ]
+
+    def _is_orphan(self, task_id: str, birth: str) -> bool:
+        row = self.rows.get(task_id)
+        return not self.log.get(task_id) if row is None else row.birth != birth
 
     def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
         found = self.heartbeats.get((task_id, path))

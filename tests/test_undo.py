@@ -470,6 +470,49 @@ def test_the_undo_of_a_body_that_was_cut_off_when_its_worker_closed_is_owed(
     assert notes.ran == ["pay", "undo pay"]
 
 
+class DiesAtTheCut(CrashPlan):
+    """Dies at a point of the first append that decides how a task ends."""
+
+    def reach(self, point: str, **facts: Any) -> None:
+        self.check()
+        if Concluded.TOPIC in facts.get("topics", ()):
+            super().reach(point, **facts)
+
+
+@BOTH
+@pytest.mark.parametrize("point", ["append.before", "append.inside", "append.after"])
+def test_of_a_task_that_is_cut_its_end_and_the_undo_of_its_body_are_in_the_log_together_or_not_at_all(
+    disk: Store, notes: Notes, colour: str, point: str, door: threading.Event
+) -> None:
+    notes.does["stuck"] = lambda: door.wait(PATIENCE)
+    clock, plan = FakeClock(), DiesAtTheCut(1, point)
+    life = CrashingStore(disk, plan)
+
+    async def code(hands: Hands) -> None:
+        await hands.do(notes.book, "first")
+        await hands.do(notes.book, "stuck")
+
+    flow = made(colour, code)
+    with AgentSystem(life, clock=clock, grace=0.01) as system:
+        task = system.spawn(flow, id="t")
+        wait_for(lambda: "stuck" in notes.ran)
+        task.cancel(grace=5)
+        clock.advance(6)
+        with pytest.raises(SimulatedCrash):
+            task.result(PATIENCE)
+    life.close()
+    written = point == "append.after"
+    events = events_of(disk)
+    assert plan.points[-1] == point
+    assert [undo.path for undo in of(events, UndoRegistered)] == (["1", "2"] if written else ["1"])
+    assert [end.doubts for end in of(events, Concluded)] == ([["2"]] if written else [])
+    assert kinds(disk)[-1] == ("Passivated" if written else "CancelRequested")
+    with AgentSystem(disk, clock=clock) as system:
+        assert cancelled(system.spawn(flow, id="t")).doubts == ["2"]
+    assert notes.ran == ["first", "stuck", *(["undo stuck"] if written else []), "undo first"]
+    assert len(of(events_of(disk), ENDINGS)) == 1  # type: ignore[arg-type]
+
+
 # ------------------------------------------------------------------ an undo that goes wrong
 
 

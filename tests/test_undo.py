@@ -72,18 +72,11 @@ from tests.called_off import (
     events_of,
     made,
     of,
-    stores_of,
 )
 from tests.lives import PATIENCE, die, kinds, wait_for
 
 LIMIT = 0.5
 """Seconds within which a body has said how to undo it, also on a machine that is busy; they are real ones."""
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    yield from stores_of(request, tmp_path)
 
 
 @pytest.fixture

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from stores import Store, open_store
 from tests.scenario_kit import World
 
 
@@ -35,6 +38,22 @@ def scale(pytestconfig: pytest.Config) -> float:
     return 1.0 if pytestconfig.getoption("--unscaled") else 1 / 6
 
 
+@pytest.fixture(params=["memory", "sqlite"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Give the store that outlives the systems of a test."""
+    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
+        yield store
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str | None]:
+    """Give what gives a new store at each call: its URL, or None for one in memory."""
+    if request.param == "memory":
+        return lambda: None
+    numbers = itertools.count()
+    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
+
+
 @pytest.fixture(scope="session")
 def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bytecode")
@@ -47,3 +66,16 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def world(tmp_path: Path, bytecode: Path) -> Iterator[World]:
     with World(tmp_path, bytecode) as world:
         yield world
+
+
+@pytest.fixture
+def families() -> Iterator[None]:
+    """Forget what members of families did before this test, and open all their gates after it."""
+    from tests.families import did, gates
+
+    did.clear()
+    gates.clear()
+    gates["gate"] = threading.Event()
+    yield
+    for gate in gates.values():
+        gate.set()

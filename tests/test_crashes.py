@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +16,8 @@ from domain.events import StepFailed, StepSucceeded
 from tests import programs
 from tests.programs import WALKERS, walk
 
-numbers = itertools.count()
 SOME = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
 colours = st.sampled_from(sorted(WALKERS))
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "memory":
-        return lambda: None
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -29,13 +28,6 @@ def disk() -> Iterator[Store]:
     """Give the store that outlives the systems of a test."""
     with open_store("memory:") as store:
         yield store
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str | None]:
-    if request.param == "memory":
-        return lambda: None
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 # ------------------------------------------------------------------ errors of all sorts

@@ -187,7 +187,8 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
                     self._writer.rollback()
                 self._turns.take(min(self.timeout, PATIENCE))
                 self._begin_immediate()
-        except BaseException:
+        except BaseException as error:
+            self._leave_read_only(error)
             self._end()
             raise
 
@@ -223,8 +224,11 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
                 self._roll_back()
             self._begin_immediate()
             return self._attempt(works, _apart)
-        except sqlite3.Error as error:
-            raise translated(error, self.url) from error
+        except (sqlite3.Error, StoreUnavailableError) as error:
+            self._leave_read_only(error)
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self.url) from error
+            raise
         finally:
             self._end()
 
@@ -237,6 +241,12 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         except sqlite3.Error as error:
             raise translated(error, self.url, committing=True) from error
         return verdicts
+
+    def _leave_read_only(self, error: BaseException) -> None:
+        """Let the next write have new connections: those made while the file could not be written stay read-only."""
+        if getattr(error.__cause__ or error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
+            with self._read_lock:
+                self._close_connections()
 
     def _end(self) -> None:
         """Let go of the turn, and of what was not committed."""

@@ -1,9 +1,9 @@
 """Where tasks are kept. Bytes only: a store has never heard of a task's meaning.
 
-errors <- lifetime <- file_lock <- workers, turns;  task_index, emissions, orphans <- recorder <- store <- crash (plans: crash_plan);
+errors <- lifetime <- file_lock <- workers, turns;  task_index, emissions, orphans <- recorder <- store;
 task_index, beats, heartbeats, emissions <- schema;  schema, store <- memory;  errors <- group_commit;
 schema, turns, group_commit, sqlite_append <- sqlite_file <- sqlite_care;  sqlite_care, store <- sqlite;
-all of them <- contract: tests for whoever writes a store
+crash_plan, store <- crash;  all of them <- contract: tests for whoever writes a store
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What is to go wrong, and where: deaths and faults as policies, for the points that a store for crash tests reaches."""
+"""What is to go wrong, and where: deaths and faults as policies, for the points of a store for crash tests."""
 
 import threading
 from collections.abc import Callable

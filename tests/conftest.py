@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.postgres import fresh_schema, shared_url
 from tests.scenario_kit import World
 
 
@@ -47,3 +49,16 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def world(tmp_path: Path, bytecode: Path) -> Iterator[World]:
     with World(tmp_path, bytecode) as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> str:
+    """Give the URL of a real server, one for the whole run."""
+    return shared_url(os.environ.get("PYTEST_XDIST_TESTRUNUID", "") or str(os.getpid()))
+
+
+@pytest.fixture
+def postgres(postgres_server: str) -> Iterator[str]:
+    """Give the URL of a store in PostgreSQL that is this test's own, and not there yet."""
+    with fresh_schema(postgres_server) as url:
+        yield url

@@ -35,9 +35,10 @@ from stores.task_index import START, Birth, Place, place
 TIMEOUT = 20
 
 
-@pytest.fixture(params=["memory", "sqlite", "crashing"])
+@pytest.fixture(params=["memory", "sqlite", "crashing", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
+    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db"
+    with open_store(request.getfixturevalue("postgres") if request.param == "postgres" else url) as store:
         yield CrashingStore(store, CrashPlan(None)) if request.param == "crashing" else store
 
 

@@ -1,8 +1,8 @@
 """Where tasks are kept. Bytes only: a store has never heard of a task's meaning.
 
 errors <- lifetime <- file_lock <- workers, turns;  task_index <- recorder <- store <- memory, crash;
-store, beats, heartbeats, turns <- sqlite;
-postgres_text, postgres_errors, postgres_schema <- postgres_append <- postgres_links <- postgres_workers <- postgres
+errors <- group_commit;  turns, group_commit, sqlite_append <- sqlite_file;
+store, beats, heartbeats, sqlite_file <- sqlite
 """
 
 import math

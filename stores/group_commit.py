@@ -91,7 +91,7 @@ class GroupCommit(Generic[Request]):
         """Stand in line with a request and return. `done` is called once with its verdict, on any thread, and is quick.
 
         Raises StoreUnavailableError where too many stand in line already: then wait for some, or use `do`;
-        also where the machine has no thread left; StoreClosedError after the close. `done` is not called then.
+        StoreClosedError after the close; RuntimeError where the machine has no thread left. `done` is not called then.
         """
         with self._mutex:
             self._check()
@@ -220,13 +220,9 @@ class GroupCommit(Generic[Request]):
 
     # ------------------------------------------------------------------ the thread
 
-    def _hire(self) -> "_Entry[Request]":
+    def _hire(self) -> "_Entry[Request] | None":
         writer = _Entry[Any](None, 0)
-        thread = threading.Thread(target=self._serve, args=[writer], name="perdure-writer", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise StoreUnavailableError(f"{self._url}: {error}", url=self._url, reason=str(error)) from error
+        threading.Thread(target=self._serve, args=[writer], name="perdure-writer", daemon=True).start()
         return writer
 
     def _serve(self, writer: "_Entry[Request]") -> None:

@@ -4,7 +4,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any
 from uuid import UUID
 
 import eventsourcing.sqlite as es_sqlite
@@ -12,9 +11,9 @@ from eventsourcing.persistence import StoredEvent
 
 from stores import beats, emissions, heartbeats, task_index
 from stores.emissions import Emission
-from stores.errors import AppendConflictError
 from stores.file_lock import locked, os_errors
 from stores.recorder import RowOf, TaskRecorder, check_append
+from stores.sqlite_append import Append, swap
 from stores.sqlite_file import APPLICATION_ID, SCHEMA, SQLiteFile
 from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place
@@ -75,39 +74,11 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         births: Sequence[Birth] = (),
     ) -> None:
         check_append(stored_events, entry, expected, births)
-        insert = self.insert_events_statement
-
-        def append(cursor: Any) -> None:
-            self._swap(cursor, entry, expected)
-            for birth in births:
-                self._swap(cursor, birth.entry, None)
-            for event in (
-                *stored_events,
-                *(birth.event for birth in births),
-            ):  # not the library's executemany: most appends are of one row
-                cursor.execute(insert, (event.originator_id, event.originator_version, event.topic, event.state))
-            if inside is not None:
-                inside()
-
-        self.datastore.write(append)
+        append = Append(stored_events, entry, expected, inside, births, self.datastore.url)
+        self.datastore.write(append, append.size)
 
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
-        self.datastore.write(lambda cursor: self._swap(cursor, entry, expected))
-
-    def _swap(self, cursor: sqlite3.Cursor, entry: IndexRow, expected: Expected) -> None:
-        if expected is None:
-            swapped = cursor.execute(task_index.INSERT, entry).rowcount
-        else:
-            steady = task_index.steady_values(entry)
-            key = (entry.id, *expected)
-            swapped = (
-                cursor.execute(task_index.UPDATE_STEADY, (*steady, *key, entry.due)).rowcount
-                or cursor.execute(task_index.UPDATE, (*steady, entry.due, *key)).rowcount
-            )
-        if not swapped:
-            rows = cursor.execute(task_index.SELECT_ONE, (entry.id,)).fetchall()
-            found = IndexRow(*rows[0]) if rows else None
-            raise AppendConflictError(expected, found, entry.id, self.datastore.url)
+        self.datastore.write(lambda cursor: swap(cursor, entry, expected, self.datastore.url))
 
     def rebuild_index(self, row_of: RowOf) -> list[IndexRow]:
         entries: list[IndexRow] = []

@@ -21,7 +21,9 @@ import eventsourcing.persistence as library
 import eventsourcing.sqlite as es_sqlite
 
 from stores.errors import NewerStoreError, StoreCorruptError, StoreError, StoreUnavailableError
+from stores.group_commit import GroupCommit, Verdict
 from stores.lifetime import Resource, forked_error, inherited
+from stores.sqlite_append import INTERRUPTS, Missed, fold
 from stores.turns import PATIENCE, Turns
 
 APPLICATION_ID = 0x50455244  # "PERD", in the file's header
@@ -32,6 +34,9 @@ PAGE_SIZE = 2048
 
 SLICE = 0.25
 """Seconds that one wait for another process lasts: between two, a system that has to leave is listened to."""
+
+Work = Callable[[sqlite3.Cursor], object]
+"""What is done in a transaction."""
 
 _UNAVAILABLE = {
     sqlite3.SQLITE_PERM,
@@ -80,10 +85,9 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         self.single_row_tracking = True
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        self._write_lock = threading.Lock()
+        self._commits: GroupCommit[Work] = GroupCommit(self._transact, url=url, prepare=self._begin)
         self._read_lock = threading.Lock()
         self._turns = Turns(folder)
-        self._gave_up = 0.0  # when a write last found the file locked for all of its time
         self.hurried = False
         Resource.__init__(self, url)
 
@@ -158,46 +162,87 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
                 self._reader.execute("PRAGMA user_version").fetchall()
         self._close_connections(writer_first=True)
 
-    def write(self, work: Callable[[sqlite3.Cursor], object]) -> None:
-        """Do the work in one transaction; whatever comes out of it, BaseException included, undoes it.
+    def write(self, work: Work, size: int = 0) -> None:
+        """Do the work in a transaction, with what others write meanwhile; whatever comes out of it undoes it alone.
 
-        A function and no context manager: that would cost every append some microseconds more. `work` must
-        not write to this store itself: it has the turn, and would wait for it.
+        `size`: bytes that it writes, about. The work is done on the thread of any who writes, may be done again in a
+        further transaction where that one was rolled back, and must not write to this store itself: it has the turn,
+        and would wait for it.
         """
         self.check()
-        asked = monotonic()
-        with self._write_lock:
-            committing = False
-            try:
-                cursor = self._begin(asked)
-                work(cursor)
-                committing = True
-                cursor.execute("COMMIT")
-            except BaseException as error:
-                self._roll_back()
-                if isinstance(error, sqlite3.Error):
-                    raise translated(error, self.url, committing=committing) from error
-                raise
-            finally:
-                self._turns.give()
+        self._commits.do(work, size)
 
-    def _begin(self, asked: float) -> sqlite3.Cursor:
+    def submit(self, work: Work, done: Callable[[Verdict], object], size: int = 0) -> None:
+        """Do the same for who does not wait; see `GroupCommit.submit`."""
         self.check()
-        # Who stood in line behind a write that gave up has waited as long: it does not begin anew.
-        if self._gave_up > asked and monotonic() - asked > self.timeout:
-            raise StoreUnavailableError(f"{self.url}: locked", url=self.url, reason="database is locked")
-        if self._writer is None:
-            self._writer = self._connect("rw")
+        self._commits.submit(work, done, size)
+
+    def _begin(self) -> None:
+        """Begin a transaction, when it is this process's turn."""
+        self.check()
+        try:
+            with self._errors():
+                if self._writer is None:
+                    self._writer = self._connect("rw")
+                if self._writer.in_transaction:  # of a thread that was interrupted before it wrote anything
+                    self._writer.rollback()
+                self._turns.take(min(self.timeout, PATIENCE))
+                self._begin_immediate()
+        except BaseException:
+            self._end()
+            raise
+
+    def _begin_immediate(self) -> None:
         started = monotonic()
-        self._turns.take(min(self.timeout, PATIENCE))
         while True:
             try:
-                return self._writer.execute("BEGIN IMMEDIATE")
+                self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 waits = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY and not self.hurried
                 if not waits or monotonic() - started >= self.timeout:
-                    self._gave_up = monotonic()
                     raise
+            else:
+                return
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._writer is None:
+            reason = "the connection was lost"
+            raise StoreUnavailableError(f"{self.url}: {reason}", url=self.url, reason=reason)
+        return self._writer
+
+    def _transact(self, works: Sequence[Work]) -> Sequence[Verdict]:
+        """Do all works and commit; where one has to be undone alone, all are done again, each in a savepoint."""
+        try:
+            try:
+                return self._attempt(works, _plainly)
+            except _Undo as undo:
+                self._roll_back()
+                if len(works) == 1:
+                    return [undo.error]
+            except (Missed, sqlite3.IntegrityError):
+                self._roll_back()
+            self._begin_immediate()
+            return self._attempt(works, _apart)
+        except sqlite3.Error as error:
+            raise translated(error, self.url) from error
+        finally:
+            self._end()
+
+    def _attempt(self, works: Sequence[Work], do: Callable[[Work, sqlite3.Cursor, str], Verdict]) -> Sequence[Verdict]:
+        cursor = self._connection.cursor()
+        done = fold(cursor, works) if do is _plainly else set()
+        verdicts = [None if place in done else do(work, cursor, self.url) for place, work in enumerate(works)]
+        try:
+            cursor.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translated(error, self.url, committing=True) from error
+        return verdicts
+
+    def _end(self) -> None:
+        """Let go of the turn, and of what was not committed."""
+        self._roll_back()
+        self._turns.give()
 
     def _roll_back(self) -> None:
         """End the transaction, if any; a connection that cannot even do that is replaced by a new one."""
@@ -240,10 +285,11 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
             self._turns.hurry(on=on)
 
     def close(self) -> None:
-        """Close both connections, after what runs. May be called again; does nothing in a forked child."""
+        """Close both connections, after all that was begun. May be called again; does nothing in a forked child."""
         if not self.forked:
             self.hurry(on=True)
-            with self._write_lock, self._read_lock:
+            self._commits.close()
+            with self._read_lock:
                 self.closed = True
                 self._close_connections()
                 self._turns.close()
@@ -274,6 +320,55 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         """
         super().abandon()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+
+class _Undo(Exception):  # noqa: N818  it says what to do
+    """One of several has written something, and failed: it has to be undone alone."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _plainly(work: Work, cursor: sqlite3.Cursor, url: str) -> Verdict:
+    """Do one work; its error is its own where it has written nothing, and the transaction is still there."""
+    before = cursor.connection.total_changes
+    try:
+        work(cursor)
+    except INTERRUPTS:
+        raise
+    except BaseException as error:
+        verdict = _own(error, cursor, url)
+        if cursor.connection.total_changes != before:
+            raise _Undo(verdict) from None
+        return verdict
+    return None
+
+
+def _apart(work: Work, cursor: sqlite3.Cursor, url: str) -> Verdict:
+    """Do one work in a savepoint of its own, to which it is undone where it fails."""
+    verdict: Verdict = None
+    cursor.execute("SAVEPOINT one")
+    try:
+        work(cursor)
+    except INTERRUPTS:
+        raise
+    except BaseException as error:
+        verdict = _own(error, cursor, url)
+        cursor.execute("ROLLBACK TO one")
+    cursor.execute("RELEASE one")
+    return verdict
+
+
+def _own(error: BaseException, cursor: sqlite3.Cursor, url: str) -> BaseException:
+    """Give the error of one work alone; an error that ends the transaction, or will meet the next too, is raised."""
+    if not isinstance(error, sqlite3.Error):
+        return error
+    mine = translated(error, url)
+    mine.__cause__ = error
+    if isinstance(mine, StoreUnavailableError) or not cursor.connection.in_transaction:
+        raise mine
+    return mine
 
 
 def _same(one: str, other: str) -> bool:

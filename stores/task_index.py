@@ -56,7 +56,8 @@ _FIRST_SURROGATE, _LAST_SURROGATE = 0xD800, 0xDFFF
 
 COLUMNS = IndexRow._fields
 _ALL = ", ".join(COLUMNS)
-_STEADY = [name for name in COLUMNS if name not in ("id", "due")]
+FIRM = ("agent", "created", "due")
+FREE = [name for name in COLUMNS if name not in ("id", "birth", *FIRM)]
 
 CREATE = [
     """CREATE TABLE IF NOT EXISTS task_index (
@@ -71,11 +72,13 @@ DROP_DUE = "DROP INDEX IF EXISTS task_due"  # of the first files: every change o
 # What is held is little and changes seldom; an append to a task that is not held touches no page of this.
 CREATE_HELD = "CREATE INDEX IF NOT EXISTS task_held ON task_index (hold, updated) WHERE hold IS NOT NULL"
 INSERT = f"INSERT INTO task_index ({_ALL}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT (id) DO NOTHING"
-_SET = f"UPDATE task_index SET {', '.join(f'{name}=?' for name in _STEADY)}"
 _KEY = "WHERE id=? AND birth=? AND head=?"
-# Most appends leave `due` alone. Saying so spares each of them the page of the index on it.
-UPDATE_STEADY = f"{_SET} {_KEY} AND due IS ?"
-UPDATE = f"{_SET}, due=? {_KEY}"
+# Most appends leave these alone. Saying so spares each of them the page of the index on agent and due.
+UPDATE_STEADY = (
+    f"UPDATE task_index SET {', '.join(f'{name}=?' for name in FREE)} {_KEY}"
+    f" AND {' AND '.join(f'{name} IS ?' for name in FIRM)}"
+)
+UPDATE = f"UPDATE task_index SET {', '.join(f'{name}=?' for name in COLUMNS[1:])} {_KEY}"
 DELETE_ALL = "DELETE FROM task_index"
 SELECT = f"SELECT {_ALL} FROM task_index"
 SELECT_ONE = f"{SELECT} WHERE id=?"
@@ -87,20 +90,21 @@ def place(row: IndexRow) -> Place:
     return (math.inf if row.due is None else row.due), row.id
 
 
-def steady_values(entry: IndexRow) -> tuple[object, ...]:
-    """Give the columns that `UPDATE` and `UPDATE_STEADY` set first: all but `id` and `due`."""
+def steady_values(entry: IndexRow, key: tuple[str, str, int]) -> tuple[object, ...]:
+    """Give the parameters of `UPDATE_STEADY`. `key`: id, birth and head of the row."""
     return (
-        entry.birth,
         entry.head,
         entry.activation,
         entry.status,
-        entry.agent,
-        entry.created,
         entry.updated,
         entry.owner,
         entry.strikes,
         entry.hold,
         entry.note,
+        *key,
+        entry.agent,
+        entry.created,
+        entry.due,
     )
 
 

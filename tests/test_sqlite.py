@@ -802,7 +802,7 @@ for head in (1, 2):
 
 
 @pytest.mark.parametrize("closed", [True, False])
-@pytest.mark.parametrize("lock", ["_turns._changed", "_write_lock", "_read_lock"])
+@pytest.mark.parametrize("lock", ["_turns._changed", "_commits._mutex", "_read_lock"])
 def test_a_process_ends_though_a_thread_that_is_gone_has_kept_a_lock(path: Path, lock: str, closed: bool) -> None:
     """The interpreter ends daemon threads wherever they are, and collects what is left after that."""
     script = """

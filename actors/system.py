@@ -138,6 +138,7 @@ class AgentSystem(Spawner):
                     find=self._find,
                     agents=self._known,
                 )
+                log.listen(self.wake)
             except BaseException:
                 self.close()
                 raise
@@ -207,6 +208,7 @@ class AgentSystem(Spawner):
                 elif self._runtime.entities is not None:
                     self._runtime.entities.close(self._grace)
             finally:
+                self._log.deafen()
                 self.watching.stop()
         finally:
             self._runtime.close()

@@ -2,7 +2,9 @@
 
 errors <- lifetime <- file_lock <- workers, turns;  task_index <- recorder <- store <- memory, crash;
 errors <- group_commit;  turns, group_commit, sqlite_append <- sqlite_file;
-store, beats, heartbeats, sqlite_file <- sqlite
+store, beats, heartbeats, sqlite_file <- sqlite;
+postgres_text, postgres_errors, postgres_schema <- postgres_append <- postgres_links;
+postgres_links <- postgres_workers, postgres_news <- postgres
 """
 
 import math

@@ -146,6 +146,9 @@ class CrashingStore(Store):
     def hurry(self, *, on: bool) -> None:
         self.inner.hurry(on=on)
 
+    def listen(self, tell: Callable[[Collection[str] | None], object]) -> Callable[[], None]:
+        return self.inner.listen(lambda ids: None if self.plan.dead else tell(ids))
+
     def check(self) -> None:
         """Raise SimulatedCrash when dead, StoreClosedError when closed."""
         self.plan.check()

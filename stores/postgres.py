@@ -12,6 +12,7 @@ from stores.emissions import Emission
 from stores.postgres_append import LOCK, REBUILD, SELECT, Append, Cursor, Work, as_record, as_row, encoded
 from stores.postgres_errors import translated
 from stores.postgres_links import Link, Links
+from stores.postgres_news import Listener, Tell
 from stores.postgres_schema import lock_key, prepare
 from stores.postgres_text import loaded, stored
 from stores.postgres_url import parsed
@@ -241,8 +242,18 @@ class PostgresStore(Store):
             raise
         super().__init__(place.url, PostgresRecorder(links), PostgresWorkers(place, links))
         self._links = links
+        self._channel = channel
+        self._listeners: list[Listener] = []
+
+    def listen(self, tell: Tell) -> Callable[[], None]:
+        self._links.check()
+        listener = Listener(self._links, self._channel, tell)
+        self._listeners.append(listener)
+        return listener.close
 
     def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
         try:
             self.workers.close()
         finally:

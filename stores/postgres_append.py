@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
+import eventsourcing.persistence as library
 import psycopg
 from eventsourcing.persistence import StoredEvent
 
@@ -114,10 +115,12 @@ class Transaction:
             return self._together(requests)
         except _Undo as undo:
             error = undo.error
-        except (psycopg.IntegrityError, psycopg.DataError, UnicodeError) as wrong:
+        except (psycopg.DataError, UnicodeError) as wrong:
             error = self._own(wrong)
+        except psycopg.IntegrityError:
+            error = None  # which of them, and why, is yet to be seen
         self._roll_back()
-        return [error] if len(requests) == 1 else self._apart(requests)
+        return [error] if error and len(requests) == 1 else self._apart(requests)
 
     # ------------------------------------------------------------------ the three ways
 
@@ -164,12 +167,27 @@ class Transaction:
         except (psycopg.OperationalError, psycopg.InterfaceError):
             raise  # the next would meet it too
         except BaseException as error:
+            if alone and isinstance(error, psycopg.IntegrityError):
+                raise
             verdict = self._own(error)
         if alone and verdict is not None:
             raise _Undo(verdict)
         if not alone:
             self._cursor.execute("RELEASE one" if verdict is None else "ROLLBACK TO one; RELEASE one")
+        if isinstance(request, Append) and isinstance(verdict, library.IntegrityError):
+            return self._conflict(request) or verdict
         return verdict
+
+    def _conflict(self, append: Append) -> Verdict:
+        """Find the conflict of an append, if any: a row that is not as expected comes before a log that does not fit.
+
+        One statement swaps the rows and writes the logs, and so it may have met the second first.
+        """
+        rows = self._cursor.execute(_SOME, [[stored(name) for name in append.ids]]).fetchall()
+        found = {row.id: (row.birth, row.head) for row in map(as_row, rows)}
+        wanted = [(append.entry.id, append.expected), *((birth.entry.id, None) for birth in append.births)]
+        lost = (_Lost(task_id, expected) for task_id, expected in wanted if found.get(task_id) != expected)
+        return next(lost, None)
 
     def _do(self, request: Request) -> Verdict:
         if isinstance(request, Work):

@@ -72,14 +72,13 @@ class Link(Resource):
         self.connection.execute(f"{_ALWAYS}; {_WRITES if writes else _READS}")
 
     def is_sound(self) -> bool:
-        """Tell whether the link may be used: not idle for too long, and not closed by the server meanwhile."""
+        """Tell whether the link may be used: not idle for too long, and nothing unasked for has come meanwhile.
+
+        What the server says unasked is mostly that it goes.
+        """
         if self.connection.closed or monotonic() - self.used > self._place.idle:
             return False
-        with suppress(psycopg.Error, OSError, ValueError):
-            if _is_readable(self.connection.fileno()):  # nothing was asked: so it is a word of parting, or a notice
-                self.connection.pgconn.consume_input()
-            return not self.connection.closed
-        return False
+        return not _is_readable(self.connection.fileno())
 
     def close(self) -> None:
         """Close the connection, if it is ours and open."""
@@ -127,6 +126,8 @@ class Links(Resource, es_postgres.PostgresDatastore):
         self._channel = channel
         self.owners: set[str] = set()
         """The workers of this process: what they do with their own tasks is no news to other processes."""
+        self.writers: set[int] = set()
+        """By what number the server knows who writes here: what that says, others are meant to hear."""
         Resource.__init__(self, place.url)
 
     def register_type_adapters(self) -> None:
@@ -159,6 +160,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
             if link is not None:
                 link.close()
             link = self._writer = Link(self.place, writes=True)
+            self.writers = {link.connection.info.backend_pid}
         return link
 
     def _end(self, link: Link) -> None:

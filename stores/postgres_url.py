@@ -65,6 +65,8 @@ def parsed(url: str) -> Place:
         libpq = conninfo_to_dict(f"{scheme}{user}{where}{_joined(theirs)}")
     except (ProgrammingError, UnicodeError):  # its words may show what it was given
         raise _invalid(url, "libpq does not understand it") from None
+    if not all(port.isdigit() or not port for port in str(libpq.get("port", "")).split(",")):
+        raise _invalid(url, "a port is a number")
     shown = [pair for pair in pairs if _split(pair)[0] not in _SECRET]
     name = "" if credentials is None else f"{credentials.partition(':')[0]}@"
     return _checked(Place(f"{scheme}{name}{where}{_joined(shown)}", libpq, SCHEMA_NAME, 0, 0, 0), ours)

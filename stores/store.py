@@ -1,6 +1,7 @@
 """A store: everything durable, behind one object."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -37,6 +38,14 @@ class Store(InfrastructureFactory[TrackingRecorder]):
 
     def hurry(self, *, on: bool) -> None:
         """Let nothing wait for another process any more, while `on`: who has to leave cannot. Does nothing here."""
+
+    def listen(self, tell: Callable[[Collection[str] | None], object]) -> Callable[[], None]:  # noqa: ARG002
+        """Have `tell` called when another process has news, on some thread; gives what ends that. It has to be quick.
+
+        It gets the ids of the tasks, or None where it may be any. A hint only: not everything is told, and nothing at
+        all by a store whose database tells nothing, as here.
+        """
+        return lambda: None
 
     @abstractmethod
     def close(self) -> None:

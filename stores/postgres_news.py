@@ -39,7 +39,8 @@ class Listener:
         self._channel = channel
         self._tell = tell
         self._closing = threading.Event()
-        self._bell = os.pipe()
+        self._bell: tuple[int, int] | None = os.pipe()
+        self._mutex = threading.Lock()
         self._thread = threading.Thread(target=self._live, name="perdure-listener", daemon=True)
         self._thread.start()
 
@@ -47,8 +48,10 @@ class Listener:
         """Tell nothing any more. May be called again, and by `tell` itself; does nothing in a forked child."""
         if self._closing.is_set() or self._links.forked:
             return
-        self._closing.set()
-        os.write(self._bell[1], b"!")
+        with self._mutex:
+            self._closing.set()
+            if self._bell is not None:
+                os.write(self._bell[1], b"!")
         if self._thread is not threading.current_thread():
             self._thread.join(LAST_WORD)
 
@@ -64,7 +67,9 @@ class Listener:
                 self._closing.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
-            for end in self._bell:
+            with self._mutex:
+                bell, self._bell = self._bell, None
+            for end in bell or ():
                 os.close(end)
 
     def _connect_and_listen(self) -> None:
@@ -81,7 +86,7 @@ class Listener:
     def _wait(self, descriptor: int) -> bool:
         """Wait for a word; False when it is time to go."""
         poll = select.poll()
-        for each in (descriptor, self._bell[0]):
+        for each in (descriptor, *(self._bell or ())[:1]):
             poll.register(each, select.POLLIN)
         poll.poll()
         return not self._closing.is_set()

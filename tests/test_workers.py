@@ -17,9 +17,10 @@ TIMEOUT = 30
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workers]:
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
+    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db"
+    with open_store(request.getfixturevalue("postgres") if request.param == "postgres" else url) as store:
         yield store.workers
 
 

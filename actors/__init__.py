@@ -34,14 +34,16 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     event_sourced, task_actor             an actor whose state is a fold of its log; the one that runs an agent
 #     directory, supervisor                 who is active; what follows an end
 #     lease, second_looks                   beats and the frozen; what is held and looked at again
-#     outbox, recovery                      which parents have to be told of their children; what is due
+#     outbox, deleting, recovery            which parents have to be told of their children; what has ended and goes;
+#                                           what is due
 #     tree, outline                         the supervision tree in one constructor; trees to look at
 #     notice, telling, watching             what is new of a task; who is told, on which thread; the loop that looks
 #     replay, history                       one log against today's code; a log as a file
 #     updates, feed                         what a follower is told; all of it in one order
 #     remote, ref, asked                    what is brought to a task; TaskRef; approvals that nobody has answered
-#     spawning, group_ref, system           how tasks are spawned; TaskGroup, AgentSystem
+#     spawning, keeping, group_ref, system  how tasks are spawned, and how a store is kept small; TaskGroup, AgentSystem
 #     testing                               the kit for users' own tests
+#     verify                                what is wrong with a store
 #     check, live, look, serve, pool, cli … the command line
 
 from __future__ import annotations
@@ -147,6 +149,7 @@ from domain.errors import (  # noqa: E402
     TaskError,
     TaskFailedError,
     TaskHeldError,
+    TaskNotEndedError,
     UnknownAgentError,
     UnknownApprovalError,
     UnknownTaskError,
@@ -239,6 +242,7 @@ __all__ = [
     "TaskHeld",
     "TaskHeldError",
     "TaskInfo",
+    "TaskNotEndedError",
     "TaskRef",
     "TaskReleased",
     "TaskView",

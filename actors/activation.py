@@ -5,21 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from actors.appender import Appender, Decide
+from actors.appender import Appender
 from actors.colours import asyncio_task, has_time_limit
 from actors.hints import Hints, Refusal, StopAsked
 from actors.lines import HOPE, LINGER, Lines
+from actors.parts import Decide
 from actors.runtime import Runtime
+from actors.submission import Submission
 from domain.errors import OwnershipLost, StepError, Suspended
 from domain.journal import Differs
 from domain.state import DIFFERS, IN_DOUBT
 from domain.task import AgentTask
-from stores import StoreError
 from stores.task_index import Birth
 
 logger = logging.getLogger("perdure")
+
+T = TypeVar("T")
 
 GRACE = 10.0
 """Seconds that a cancelled task has to clean up, unless told otherwise."""
@@ -177,9 +180,26 @@ class Activation(Lines):
 
         `inside` is called in the transaction; where it raises StopAsked, nothing is written, and that goes through.
         """
-        try:
+
+        def flush_and_append() -> None:
             self.flush()
             self.appender.append(decide, inside=inside, births=births)
+
+        self.take(flush_and_append)
+
+    def submit(
+        self, decide: Decide, told: Callable[[], object], inside: Callable[[], None] | None, births: Sequence[Birth]
+    ) -> Submission | None:
+        """Begin such an append, and return; None where it would have to wait. Its answer is to be taken by `take`."""
+        if self.runtime.output.holds(self.task.id, self.task.birth):
+            return None
+        appender, threads = self.appender, self.runtime.commits
+        return self.take(lambda: appender.submit(decide, told, threads, inside=inside, births=births))
+
+    def take(self, answer: Callable[[], T]) -> T:
+        """Take the answer of an append; what has kept it from being written closes the activation."""
+        try:
+            return answer()
         except StopAsked:
             raise
         except BaseException as error:
@@ -188,26 +208,6 @@ class Activation(Lines):
     def flush(self) -> None:
         """Store what was emitted before the next append: a follower sees what a step has said, then its end."""
         self.runtime.output.flush(self.task.id, self.task.birth)
-
-    def last_heartbeat(self, path: str) -> str | None:
-        """Give the detail of the last heartbeat of a step; what keeps it from being read closes the activation."""
-        try:
-            found = self.store.recorder.select_heartbeat(self.task.id, self.task.birth, path)
-        except BaseException as error:
-            self.close(self.unwritten(error))
-        return None if found is None else found[1]
-
-    def forget_heartbeat(self, path: str) -> None:
-        """Forget the heartbeats of a step that has ended; where the store cannot, nobody asks for them again."""
-        record = self.task.steps[path]
-        if record.outcome is None:
-            return
-        try:
-            self.store.recorder.delete_heartbeats(self.task.id, path)
-        except StoreError as error:
-            logger.debug("the heartbeats of step %s of task %s are left behind: %s", path, self.task.id, error)
-        except BaseException as error:
-            self.close(error)
 
     def unless_stopped(self) -> None:
         """Undo the transaction in which it is called if no body may start any more. Raises StopAsked."""

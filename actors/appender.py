@@ -14,32 +14,24 @@ the log.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 from eventsourcing.persistence import StoredEvent
 
 from actors.commit import commit
-from actors.mapper import TOKEN_SIZE, token_of
+from actors.mapper import token_of
+from actors.parts import INTERRUPTS, Births, Decide, Flight, Inside, Part, Undone, nothing, speak_of, unanswered
 from actors.patience import Patience
+from actors.submission import Submission
 from actors.task_log import TaskLog, index_row
-from domain.events import ChildSpawned, TaskEvent
+from actors.threads import Threads
+from domain.events import TaskEvent
 from domain.fold import fold, preview
 from domain.task import AgentTask
-from stores import AppendConflictError, StoreUnavailableError
-from stores.task_index import Birth
-
-Inside = Callable[[], None] | None
-"""What is called in the transaction."""
-Births = Sequence[Birth]
-Decide = Callable[[AgentTask, float], list[TaskEvent]]
-"""A decision: the task and the time in seconds of Unix time to events; called again after a conflict."""
-
-INTERRUPTS = (KeyboardInterrupt, SystemExit)
-"""What hits a thread from outside, wherever it is: it is for that thread's caller alone, whatever it was doing."""
+from stores import AppendConflictError, StoreError, StoreUnavailableError
 
 
 class Appender:
@@ -56,10 +48,10 @@ class Appender:
         # No loop stands in a `with` of it: from Python 3.12 on, an interrupt at the jump back may not leave the block.
         self._mutex = threading.Lock()
         self._leader: object = None
-        self._queue: list[_Part] = []
-        self._batch: list[_Part] = []
-        self._riders: list[_Part] = []
-        self._flight: _Flight | None = None
+        self._queue: list[Part] = []
+        self._batch: list[Part] = []
+        self._riders: list[Part] = []
+        self._flight: Flight | None = None
         self._torn = False
 
     def append(
@@ -88,11 +80,56 @@ class Appender:
             except BaseException:  # interrupted on the way out: those behind must not wait for ever
                 self._leave(me)
                 raise
-        return self._together(_Part(decide, inside, births), turn)
+        return self._together(Part(decide, inside, births), turn)
+
+    def submit(
+        self,
+        decide: Decide,
+        told: Callable[[], object],
+        threads: Threads,
+        *,
+        inside: Inside = None,
+        births: Births = (),
+    ) -> Submission | None:
+        """Begin the same without waiting for it, where nothing else is in flight; None where something is.
+
+        `told` is called once, on any thread, when it is over: then `answer()` of what is given here says how. What does
+        not go through at the first try is gone on with on one of these threads, as `append` does it. Raises what the
+        decision raises.
+        """
+        me = Submission(told, threads)
+        with self._mutex:
+            if self._leader is not None or self._riders or self._torn:
+                return None
+            self._leader = me
+        try:
+            events = decide(self.task, self.log.now())
+            if not events:
+                self._leave(me)
+                me.end(None)
+                return me
+            token = self.log.token()
+            rows = self._mapped(events, token)
+            me.fold = lambda: self._landed(events)
+            me.leave = lambda: self._leave(me)
+            me.go_on = lambda: self._alone(decide, inside, births, (events, rows, token))
+            self.log.recorder.submit_events(
+                rows,
+                entry=index_row(preview(self.task, events)),
+                expected=(self.task.birth, self.task.version),
+                done=me.hear,
+                inside=inside,
+                births=_born(events, births),
+            )
+        except BaseException as error:
+            me.hear(error) if isinstance(error, StoreError) else self._leave(me)
+            if not isinstance(error, StoreError):
+                raise
+        return me
 
     def catch_up(self) -> None:
         """Fold what others have appended since."""
-        self._together(_Part(_nothing), -1)
+        self._together(Part(nothing), -1)
 
     def ride(self, decide: Decide) -> None:
         """Let a decision go first in the next append that anybody makes here; in order of riding, exactly once.
@@ -101,11 +138,11 @@ class Appender:
         raises the same, for all that are in it, and it rides no more.
         """
         with self._mutex:
-            self._riders.append(_Part(decide, rides=True))
+            self._riders.append(Part(decide, rides=True))
 
     # ------------------------------------------------------------------ whose turn it is
 
-    def _together(self, part: _Part, turn: float) -> list[TaskEvent]:
+    def _together(self, part: Part, turn: float) -> list[TaskEvent]:
         """Bring a part to its answer: lead, or follow who does."""
         try:
             if self._enter(part) or self._follow(part, turn):
@@ -119,7 +156,7 @@ class Appender:
                 raise
         return part.answer()
 
-    def _enter(self, part: _Part) -> bool:
+    def _enter(self, part: Part) -> bool:
         """Stand in line, and tell whether the part leads at once."""
         with self._mutex:
             self._queue.append(part)
@@ -127,7 +164,7 @@ class Appender:
                 self._leader = part
             return self._leader is part
 
-    def _follow(self, part: _Part, turn: float) -> bool:
+    def _follow(self, part: Part, turn: float) -> bool:
         """Wait for the answer, or until the lead falls to this part: then tell so."""
         timeout = None if turn < 0 else turn
         while True:
@@ -149,12 +186,12 @@ class Appender:
             if self._leader is me:
                 self._leader = self._heir() if self._batch or self._queue else None
 
-    def _heir(self) -> _Part | None:
+    def _heir(self) -> Part | None:
         """Wake whom the leader has answered, put back the rest, and wake the first of them: it leads next."""
         for part in self._batch:
             if part.done:
                 part.word.put(None)
-        queue = _unanswered(self._batch + self._queue)
+        queue = unanswered(self._batch + self._queue)
         self._queue, self._batch = queue, []
         if not queue:
             return None
@@ -179,49 +216,61 @@ class Appender:
 
     # ------------------------------------------------------------------ one append
 
-    def _alone(self, decide: Decide, inside: Inside, births: Births) -> list[TaskEvent]:
-        """Append one decision that nothing goes with: it needs no copy, and has nobody to answer but its caller."""
+    def _alone(
+        self,
+        decide: Decide,
+        inside: Inside,
+        births: Births,
+        begun: tuple[list[TaskEvent], list[StoredEvent], bytes] | None = None,
+    ) -> list[TaskEvent]:
+        """Append one decision that nothing goes with: it needs no copy, and has nobody to answer but its caller.
+
+        `begun` is what was decided and sent already: the same rows are sent again.
+        """
+        if begun is not None and self._commit(*begun, inside, births):
+            self._hint()
+            return begun[0]
         while True:
             events = decide(self.task, self.log.now())
             if not events:
                 break
-            token = os.urandom(TOKEN_SIZE)
+            token = self.log.token()
             if self._commit(events, self._mapped(events, token), token, inside, births):
                 break
         self._hint()
         return events
 
-    def _serve(self, batch: list[_Part]) -> None:
-        waiting = [part for part in _unanswered(batch) if part.decide is not _nothing]
+    def _serve(self, batch: list[Part]) -> None:
+        waiting = [part for part in unanswered(batch) if part.decide is not nothing]
         if len(waiting) < len(batch):
             self._read_on()
-            self._answered([part for part in batch if part.decide is _nothing])
+            self._answered([part for part in batch if part.decide is nothing])
         while waiting:
             out = None
             try:
                 flight = self._decide(self._riding() + waiting)
                 if self._land(flight):
                     self._answered(flight.parts)
-            except _Undone as undone:
+            except Undone as undone:
                 out = undone.part
                 out.error, out.done = undone.error, True
             self._flight = None
             if out is not None and out.rides:
                 out.answer()  # which raises: nobody else is there to be told
-            waiting = _unanswered(waiting)
+            waiting = unanswered(waiting)
 
-    def _riding(self) -> list[_Part]:
+    def _riding(self) -> list[Part]:
         with self._mutex:
-            self._riders = _unanswered(self._riders)
+            self._riders = unanswered(self._riders)
             return self._riders.copy()
 
-    def _decide(self, parts: list[_Part]) -> _Flight:
+    def _decide(self, parts: list[Part]) -> Flight:
         """Let each decide on what those before it have decided; what one raises is its own, a rider's is everybody's.
 
         The task itself is not touched: it is copied where events have to be folded for those who come after.
         """
         after = self.task
-        flight = _Flight(parts, after.version)
+        flight = Flight(parts, after.version, self.log.token())
         for part in parts:
             part.events, part.error = [], None
             try:
@@ -231,7 +280,7 @@ class Appender:
                 raise
             except BaseException as error:
                 if part.rides:
-                    raise _Undone(part, error) from None
+                    raise Undone(part, error) from None
                 part.error = error
                 continue
             if events and part is not parts[-1]:
@@ -239,7 +288,7 @@ class Appender:
                 try:
                     fold(after, events)
                 except Exception as error:  # a bug in the decision, and no reason to fail the others
-                    raise _Undone(part, error) from None
+                    raise Undone(part, error) from None
             part.events = events
             flight.events += events
             flight.rows += rows
@@ -249,7 +298,7 @@ class Appender:
         to_row, birth = self.log.mapper.to_stored_event, self.task.birth
         return [to_row(event, birth=birth, token=token) for event in events]
 
-    def _land(self, flight: _Flight) -> bool:
+    def _land(self, flight: Flight) -> bool:
         """Commit what a batch has decided, if anything; it is remembered while its fate is unknown."""
         if not flight.rows:
             return True
@@ -270,7 +319,7 @@ class Appender:
                 read_on=self._read_on,
                 away=self.patience.waiter(),
                 inside=inside,
-                births=[birth for birth in births if _speak_of(events, birth)] if births else (),
+                births=_born(events, births),
             )
         except AppendConflictError as conflict:
             if conflict.task_id != task.id:
@@ -281,10 +330,14 @@ class Appender:
         self._fold(events)
         return True
 
-    def _answered(self, parts: list[_Part]) -> None:
+    def _answered(self, parts: list[Part]) -> None:
         """Count what these have come to as their answers."""
         for part in parts:
             part.done = True
+        self._hint()
+
+    def _landed(self, events: list[TaskEvent]) -> None:
+        self._fold(events)
         self._hint()
 
     def _hint(self) -> None:
@@ -326,74 +379,5 @@ class Appender:
         self._torn = False
 
 
-class _Part:
-    """What one caller brings to an append, or a rider, and its answer; with `_nothing` to decide it only reads on.
-
-    `done`: `events` or `error` is the answer, if anybody waits for it still. `word` wakes who follows: it has the
-    answer now, or the lead.
-    """
-
-    def __init__(self, decide: Decide, inside: Inside = None, births: Births = (), *, rides: bool = False) -> None:
-        self.decide = decide
-        self.inside = inside
-        self.births = births
-        self.rides = rides
-        self.events: list[TaskEvent] = []
-        self.error: BaseException | None = None
-        self.done = False
-        self.word: SimpleQueue[None] = SimpleQueue()
-
-    def answer(self) -> list[TaskEvent]:
-        """Give the events, or raise the error. Called once, by who brought the part."""
-        error, self.error = self.error, None
-        try:
-            if error is not None:
-                raise error
-            return self.events
-        finally:
-            del error  # its traceback holds this frame
-
-
-class _Flight:
-    """One transaction: its parts, the version on which they decided, and the rows that its token marks as ours."""
-
-    def __init__(self, parts: list[_Part], base: int) -> None:
-        self.parts = parts
-        self.base = base
-        self.token = os.urandom(TOKEN_SIZE)
-        self.events: list[TaskEvent] = []
-        self.rows: list[StoredEvent] = []
-        self.births = [birth for part in parts for birth in part.births]
-
-    def inside(self) -> None:
-        """Call what the parts want to be called in the transaction. Raises _Undone for the one that raises."""
-        for part in self.parts:
-            if part.inside is not None and part.events:
-                try:
-                    part.inside()
-                except INTERRUPTS:
-                    raise
-                except BaseException as error:
-                    raise _Undone(part, error) from None
-
-
-class _Undone(BaseException):
-    """Undoes what is in flight: this part goes no further, and the others begin again without it."""
-
-    def __init__(self, part: _Part, error: BaseException) -> None:
-        super().__init__(part, error)
-        self.part = part
-        self.error = error
-
-
-def _unanswered(parts: list[_Part]) -> list[_Part]:
-    return [part for part in parts if not part.done]
-
-
-def _speak_of(events: list[TaskEvent], birth: Birth) -> bool:
-    """Tell whether a child is spawned by these events: its parent may have been called off instead."""
-    return any(isinstance(event, ChildSpawned) and event.child == birth.entry.id for event in events)
-
-
-def _nothing(_task: AgentTask, _now: float) -> list[TaskEvent]:
-    return []
+def _born(events: list[TaskEvent], births: Births) -> Births:
+    return [birth for birth in births if speak_of(events, birth)] if births else ()

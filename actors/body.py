@@ -368,3 +368,23 @@ def _outcome(job: Job[Ended]) -> Ended:
         return job.result(0)
     except BaseException as error:  # cancelled before it began
         return Ended(error=error)
+
+
+def last_heartbeat(activation: Activation, path: str) -> str | None:
+    """Give the detail of the last heartbeat of a step; what keeps it from being read closes the activation."""
+    task = activation.task
+    found = activation.take(lambda: activation.store.recorder.select_heartbeat(task.id, task.birth, path))
+    return None if found is None else found[1]
+
+
+def forget_heartbeat(activation: Activation, path: str) -> None:
+    """Forget the heartbeats of a step that has ended; where the store cannot, nobody asks for them again."""
+    task = activation.task
+    if task.steps[path].outcome is None:
+        return
+    try:
+        activation.store.recorder.delete_heartbeats(task.id, path)
+    except StoreError as error:
+        logger.debug("the heartbeats of step %s of task %s are left behind: %s", path, task.id, error)
+    except BaseException as error:
+        activation.close(error)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 from actors.activation import LOOK_AGAIN
-from actors.body import NO_LIMITS, Body, Ended, limits_of, was_cancelled
+from actors.body import NO_LIMITS, Body, Ended, forget_heartbeat, last_heartbeat, limits_of, was_cancelled
 from actors.colours import asyncio_task
 from actors.hints import StopAsked
 from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
@@ -378,12 +378,12 @@ class StepCall(RecordedCall):
     async def _last_heartbeat(self) -> tuple[str | None, bool]:
         """Give the last detail as it is stored, and whether a cancellation from outside came meanwhile."""
         found: list[str | None] = []
-        cancelled = await self.run_blocking(lambda: found.append(self.activation.last_heartbeat(self.path)))
+        cancelled = await self.run_blocking(lambda: found.append(last_heartbeat(self.activation, self.path)))
         return found[0], cancelled
 
     def _after_heartbeats(self, body: Body) -> None:
         body.flush()
-        self.activation.forget_heartbeat(self.path)
+        forget_heartbeat(self.activation, self.path)
 
     def _reach(self, point: str, info: StepInfo | None) -> None:
         try:

@@ -22,6 +22,7 @@ from actors.bring import approvals, approve, cancel, reject, signal
 from actors.command import DEFAULT_STORE, StoreUrl, complain, log_to_stderr, options, result_only
 from actors.decide import release, resolve
 from actors.follow import conclude, run_task
+from actors.hygiene import delete, reindex, vacuum, verify_store
 from actors.leaving import Signals, leave
 from actors.look import list_tasks, show, tree
 from actors.pool import Pool
@@ -145,7 +146,7 @@ def worker(
     At SIGTERM or Ctrl-C no further step starts; those that run have the grace to end, and are stored. What has not
     ended then is in doubt, and no strike. A second signal leaves at once. Any number of workers may share a store.
 
-    Exit code: 143 or 130 stopped by a signal, 2 not run.
+    Exit code: 143 or 130 stopped by a signal, 2 not run, or the store was brought up to date by a newer perdure.
     """
     for name, number in (("--processes", processes), ("--max-active", max_active)):
         if number < 1:
@@ -178,6 +179,14 @@ app.command(epilog="Example:  perdure approve invoice-7#3 --by ann")(approve)
 app.command(epilog="Example:  perdure reject invoice-7#3 --note 'too much' --by ann")(reject)
 app.command("check", epilog="Example:  perdure check report.py billing.agents")(check_tasks)
 app.command("replay", epilog="Example:  perdure replay report-1 report.py:report")(replay_task)
+
+
+# ------------------------------------------------------------------ keep
+
+app.command(epilog="Example:  perdure delete --older-than 30d --status completed")(delete)
+app.command(epilog="Example:  perdure vacuum")(vacuum)
+app.command("verify", epilog="Example:  perdure verify")(verify_store)
+app.command(epilog="Example:  perdure reindex")(reindex)
 
 
 # ------------------------------------------------------------------ learn

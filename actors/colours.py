@@ -86,6 +86,43 @@ class _Awaiting:
         return job.done.is_set()
 
 
+class Arrival:
+    """A word that comes once, from any thread, and is awaited whatever happens to who awaits. Made on the loop."""
+
+    def __init__(self) -> None:
+        import asyncio  # noqa: PLC0415  a loop runs, so it is there
+
+        self._loop = asyncio.get_running_loop()
+        self._came = False
+        self._word: Any = None
+
+    def tell(self) -> None:
+        """Let the word come."""
+        self._came = True
+        with suppress(RuntimeError):  # the loop was closed meanwhile, nobody waits
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._word is not None and not self._word.done():
+            self._word.set_result(None)
+
+    async def wait(self) -> bool:
+        """Await the word; tells whether a cancellation came meanwhile. Others on the loop have their turn in any case.
+
+        A word that has come already wakes it all the same: `tell` has asked the loop for that.
+        """
+        import asyncio  # noqa: PLC0415
+
+        cancelled = waited = False
+        while not (self._came and waited):
+            self._word, waited = self._loop.create_future(), True
+            try:
+                await self._word
+            except asyncio.CancelledError:
+                cancelled = True
+        return cancelled
+
+
 class LoopBell:
     """What rings an asyncio event from any thread."""
 

@@ -156,13 +156,26 @@ def _entry(stream: str, birth: str, head: int, created: float, updated: float) -
 def entity_row(recorder: TaskRecorder, stream: str, old: IndexRow | None) -> IndexRow | None:
     """Make the index row of an entity again from its log; where that cannot be read, the old one stays."""
     try:
-        rows = list(recorder.select_events(stream))
+        return row_of_log(stream, list(recorder.select_events(stream)))
+    except ValueError as error:
+        logger.error("the index row of %s is not made again, its log cannot be read: %s", stream, error)
+        return old
+
+
+def row_of_log(stream: str, rows: Sequence[StoredEvent]) -> IndexRow:
+    """Give the index row that follows from all rows of an entity; its class need not be known.
+
+    Raises ValueError, which names the version, for rows with a gap, and for what was changed after it was written.
+    """
+    birth, version = "", 0
+    try:
         first: Any = loads(rows[0].state[HEAD:])
         last: Any = loads(rows[-1].state[HEAD:])
         birth = str(first[5])
-        for row in rows:
+        for version, row in enumerate(rows, 1):
+            if row.originator_version != version:
+                raise ValueError("it is missing")
             unsealed(row, birth)
-        return _entry(stream, birth, rows[-1].originator_version, float(first[2]), float(last[2]))
+        return _entry(stream, birth, version, float(first[2]), float(last[2]))
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        logger.error("the index row of %s is not made again, its log cannot be read: %s", stream, error)
-        return old
+        raise ValueError(f"version {version or 1}: {error}") from None

@@ -7,6 +7,7 @@ is for the fence alone to say.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,9 @@ from actors.outage import Outage
 from actors.supervised import SupervisedActor
 from actors.worker import Worker
 from stores import StoreError
+from stores.schema import SCHEMA
+
+logger = logging.getLogger("perdure")
 
 
 class Lease(SupervisedActor):
@@ -25,6 +29,9 @@ class Lease(SupervisedActor):
     Guaranteed: before the lease holds again after it had run out, the tasks that are hosted here are compared with the
     store, and those that were taken meanwhile are lost. Not guaranteed: a take-over while the frozen one keeps the
     store itself locked; nobody else can renew then.
+
+    It sees by its beat that a newer perdure has brought the store up to date, too: then this worker starts nothing
+    more, as one that closes, and what runs here ends or is left to the newer ones.
     """
 
     def __init__(self, worker: Worker, directory: Directory, created: Callable[[Self], None]) -> None:
@@ -48,6 +55,7 @@ class Lease(SupervisedActor):
             try:
                 self._beat(began)
                 self._watch()
+                self._retire_if_outdated()
                 self._worker.look_after()
             except StoreError as error:
                 pause = 0.0 if self._worker.over.is_set() else outage.met(error)
@@ -67,6 +75,22 @@ class Lease(SupervisedActor):
         self._tenure.renew(began)
         if had_run_out:
             self._worker.wake.set()
+
+    def _retire_if_outdated(self) -> None:
+        """Start nothing more in a store whose schema is newer than this process; the lease goes on for what runs."""
+        found = self._recorder.schema_version()
+        if found <= SCHEMA or self._worker.stopping.is_set():
+            return
+        logger.error(
+            "worker %s claims nothing more: a newer perdure has brought the store to schema %d, this one knows up to"
+            " %d; what runs here ends at its next step, and goes on with newer workers: start this one again with them",
+            *(self._worker.id, found, SCHEMA),
+        )
+        self._worker.stopping.set()
+        self._worker.wake.set()
+        for actor in self._directory.hosted().values():
+            if actor is not None and actor.activation is not None:
+                actor.activation.wake()
 
     def _watch(self) -> None:
         """Look at the beats of the others, and take away those of the dead."""

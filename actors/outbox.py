@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from actors.outsiders import Outsiders
 from actors.task_log import UNTOLD, TaskLog
@@ -34,6 +34,19 @@ def end_of(ending: Completed | Failed | Cancelled) -> dict[str, Any]:
     if isinstance(ending, Failed):
         return {"status": "failed", "error": ending.error}
     return {"status": "cancelled", "reason": ending.reason}
+
+
+Ended: TypeAlias = tuple[str, str, dict[str, Any]]
+"""A child that has ended: its id, its agent, and what its parent is told of its end."""
+
+
+def tell_parent(outsiders: Outsiders, parent: str, children: Sequence[Ended]) -> None:
+    """Put the ends of children into their parent's log, once; where there is none, or it has ended, nobody asks.
+
+    Raises UnreadableTaskError, the store's errors.
+    """
+    with suppress(UnknownTaskError, TaskEndedError):
+        outsiders.append(parent, lambda task, now: _words(task, now, children))
 
 
 class Outbox:
@@ -75,11 +88,10 @@ class Outbox:
             raise UnreadableTaskError(f"{error}, but an index row of it", task_id=row.id, version=1) from None
 
     def _tell(self, parent: str, children: Sequence[tuple[IndexRow, AgentTask]]) -> None:
-        rows, ended = [row for row, _ in children], [child for _, child in children]
+        rows = [row for row, _ in children]
+        ended = [(child.id, child.agent, end_of(child.ending)) for _, child in children if child.ending is not None]
         try:
-            self._outsiders.append(parent, lambda task, now: _words(task, now, ended))
-        except (UnknownTaskError, TaskEndedError):
-            pass  # nobody asks any more
+            tell_parent(self._outsiders, parent, ended)
         except PerdureError as error:
             self._rest(rows, error)
             return
@@ -104,13 +116,12 @@ class Outbox:
                     self._log.mark_unreadable(error)
 
 
-def _words(parent: AgentTask, now: float, children: Sequence[AgentTask]) -> list[TaskEvent]:
+def _words(parent: AgentTask, now: float, children: Sequence[Ended]) -> list[TaskEvent]:
     """Give what the parent's log gets: the ends of those that it has spawned and does not know of."""
     events: list[TaskEvent] = []
-    for child in children:
-        if child.ending is None or child.id not in parent.children:
-            continue
-        name = child_name(child.id)
-        with suppress(SignalConflictError, TaskEndedError):
-            events += parent.receive(now, name, name, end_of(child.ending), child.agent, after=len(events))
+    for child, agent, end in children:
+        if child in parent.children:
+            name = child_name(child)
+            with suppress(SignalConflictError, TaskEndedError):
+                events += parent.receive(now, name, name, end, agent, after=len(events))
     return events

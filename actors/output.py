@@ -67,6 +67,10 @@ class Output:
         except RuntimeError:  # the machine has no thread left: the next emission, or append, tries again
             self._is_served = False
 
+    def holds(self, task_id: str, birth: str) -> bool:
+        """Tell whether something is buffered for a task, so that `flush` would have to wait for the store."""
+        return (task_id, birth) in self._buffers
+
     def flush(self, task_id: str, birth: str) -> None:
         """Store what is buffered for a task now, if anything is and the store is there; never fails."""
         if self._buffers:

@@ -6,7 +6,8 @@ import threading
 import time
 from contextlib import suppress
 
-from actors.appender import Appender, Decide
+from actors.appender import Appender
+from actors.parts import Decide
 from actors.task_log import TaskLog
 from domain.errors import PerdureError
 from domain.task import AgentTask

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from actors.activation import Activation
-from actors.appender import Decide
-from actors.colours import Colour
+from actors.colours import Arrival, Colour
 from actors.definitions import AnyStep
 from actors.lines import Left, Over
+from actors.parts import Decide
 from actors.raised import kind_of, mark, remade
 from actors.threads import NoThreadError
 from domain.errors import StepError, TaskCancelled, UnknownTypeError, UnstorableValueError
@@ -72,7 +72,13 @@ class AnyCall:
         if not self.colour.awaits:
             self.activation.append(decide, inside, births)
             return False
-        return await self.run_blocking(self.activation.append, decide, inside, births)
+        arrival = Arrival()
+        submission = self.activation.submit(decide, arrival.tell, inside, births)
+        if submission is None:
+            return await self.run_blocking(self.activation.append, decide, inside, births)
+        cancelled = await arrival.wait()
+        self.activation.take(submission.answer)
+        return cancelled
 
     async def run_blocking(self, fn: Callable[..., object], *args: object) -> bool:
         """Run what waits for the store, without blocking a loop; tells whether a cancellation came meanwhile."""

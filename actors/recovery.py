@@ -50,6 +50,7 @@ class Recovery(SupervisedActor):
         self._directory = directory
         self._looks = SecondLooks(worker)
         self._looks_first = False
+        self.is_crowded = True  # somebody may stand in line: only a look at the store can tell who is next
         self._seen: Collection[str] = ()
         self._outbox = Outbox(self._log, directory.ring)
         self._next_compare = self._next_permanent = 0.0
@@ -58,6 +59,8 @@ class Recovery(SupervisedActor):
 
     def may_go_on(self, task_id: str) -> bool:
         """Tell whether a held task is still to be looked at again by this worker, or is just being."""
+        if self._worker.stopping.is_set():
+            return False
         if self._looks.has(task_id):
             return True
         hosted = self._directory.hosted()
@@ -66,11 +69,11 @@ class Recovery(SupervisedActor):
 
     def will_look_at(self, row: IndexRow) -> bool:
         """Tell whether a held task, as this row has it, is news: held by another worker, whose code may be other."""
-        return self._looks.is_news(row) or self.may_go_on(row.id)
+        return not self._worker.stopping.is_set() and (self._looks.is_news(row) or self.may_go_on(row.id))
 
     def live(self) -> None:
         """Loop until the system stops."""
-        pause, wake = FIRST_POLL, self._worker.wake
+        pause = FIRST_POLL
         outage, only = Outage("recovery waits", "recovery goes on"), self._worker.only
         while not self._worker.stopping.is_set():
             try:
@@ -82,9 +85,33 @@ class Recovery(SupervisedActor):
                 outage.over()
             except StoreError as error:
                 nap = 0.0 if self._worker.stopping.is_set() else outage.met(error)
-            if wake.wait(nap):
+            if self._sleep(nap):
                 pause = FIRST_POLL
-            wake.clear()
+
+    def _sleep(self, nap: float) -> bool:
+        """Sleep until it is time to look at the store; tells whether somebody has asked for that.
+
+        Tasks that are made here meanwhile are begun with at once, while nobody stands in line before them.
+        """
+        over = time.monotonic() + nap
+        while self._worker.wake.wait(max(0.0, over - time.monotonic())):
+            rows, look = self._worker.wake.take()
+            in_line = [row for row in rows if not self._starts_new(row)]
+            if look or in_line:
+                return True
+            if time.monotonic() >= over:
+                break
+        return False
+
+    def _starts_new(self, row: IndexRow) -> bool:
+        """Start a task that was just made; False where it has to be looked for among the others."""
+        worker = self._worker
+        if self.is_crowded or worker.only is not None or worker.stopping.is_set() or not worker.tenure.holds():
+            return False
+        return self._is_due(row) and self._start(row)
+
+    def _is_due(self, row: IndexRow) -> bool:
+        return row.due is not None and row.due <= self._now() and row.agent in self._worker.agents()
 
     def _round(self) -> int | None:
         """Look once; returns how many actors were started, and one more where the next round is to follow at once.
@@ -107,7 +134,8 @@ class Recovery(SupervisedActor):
     def _start_due(self, hosted: Collection[str]) -> int:
         """Start what is due, the oldest first, while there is a place; returns how many actors were started."""
         started = 0
-        if self._directory.free() <= 0:
+        self.is_crowded = self._directory.free() <= 0
+        if self.is_crowded:
             return started
         passed_over, live = {*hosted, *self._directory.resting()}, self._log.store.workers.live()
         for row in self._due(live):
@@ -116,6 +144,7 @@ class Recovery(SupervisedActor):
             if self._start(row):
                 started += 1
             elif not self._is_suspect(row) or self._directory.is_quiet():
+                self.is_crowded = True
                 break
         return started
 

@@ -17,7 +17,7 @@ from actors.patience import CLIENT_PATIENCE
 from actors.remote import Reach, Reached
 from actors.view import TaskView, describe
 from actors.watching import Watch, Watching
-from domain.errors import TaskCancelledError, TaskFailedError, TaskHeldError
+from domain.errors import TaskCancelledError, TaskFailedError, TaskHeldError, UnknownTaskError
 from domain.events import Cancelled, Completed, Failed, TaskEvent
 from domain.faults import Fault
 from domain.state import ENDED, UNREADABLE, Status
@@ -216,6 +216,7 @@ class _Wait:
         self._timeout = timeout
         self._until = None if timeout is None else time.monotonic() + timeout
         self._pause = FIRST_POLL
+        self._birth = ""
         self._away_since: float | None = None
 
     def look(self) -> float | None:
@@ -223,7 +224,7 @@ class _Wait:
         task = self._task
         try:
             again = task._system.may_go_on(task.id)
-            self.row = row = task._row()
+            self.row = row = self._found(task._row())
             if row.status in ENDED or (row.status == "held" and not again and self._stays(row)):
                 return None
             status, self._away_since = row.status, None
@@ -236,6 +237,13 @@ class _Wait:
         if left <= 0:
             raise TimeoutError(f"task {task.id} has no result after {self._timeout:g} s: it is {status}")
         return min(pause, left)
+
+    def _found(self, row: IndexRow) -> IndexRow:
+        """Give the row back. Raises UnknownTaskError where it is that of another life of the id by now."""
+        if self._birth not in ("", row.birth):
+            raise UnknownTaskError(f"task {row.id} was deleted, its id is another task's now", task_id=row.id)
+        self._birth = row.birth
+        return row
 
     def _stays(self, row: IndexRow) -> bool:
         """Tell whether a hold is the last word, as far as one can tell here; this worker may be about to look at it."""

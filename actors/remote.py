@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from actors.activation import GRACE
 from actors.approvals import Decision, decision_of
 from actors.context import refuse_inside_agent, refuse_on_loop
+from actors.deleting import delete_task
 from actors.info import checked
 from actors.mapper import is_stream
 from actors.outsiders import Outsiders
@@ -56,6 +57,10 @@ class Reach(Protocol):
 
     def wake(self, task_id: str = "") -> None:
         """Look for work at once, and at that task, where it runs here."""
+        ...
+
+    def start(self, task: AgentTask) -> None:
+        """Begin with a task that was just made, where this runs tasks."""
         ...
 
 
@@ -246,6 +251,30 @@ class Reached:
     ) -> None:
         """Do what `resolve` does, without blocking the event loop."""
         await self._call(partial(self.resolve, path, value=value, rerun=rerun, fail=fail, by=by))
+
+    # ------------------------------------------------------------------ deleting
+
+    def delete(self, *, force: bool = False) -> None:
+        """Delete the task, which has to have ended: its log, its row, what it has emitted. Its id is free then.
+
+        A parent is told of its end first. Who waits for the task gets UnknownTaskError, within half a second; a step's
+        late result goes nowhere. `force`: also a task that is held because its log cannot be read.
+
+        Not guaranteed: that its text stands in the database's file nowhere any more; see `AgentSystem.vacuum`. What its
+        parent was told, and what entities were asked by it, stays in their logs.
+
+        Raises UnknownTaskError, TaskNotEndedError, which says how to end it, UnreadableTaskError where its parent
+        cannot be told, InsideTaskError in an agent between its steps, the store's errors.
+        """
+        refuse_inside_agent("delete()", "call it in a step")
+        refuse_on_loop("delete()", "await delete_async(…)")
+        delete_task(self._log, self._system.outsiders, self.id, force=force)
+        self._system.wake()
+
+    async def delete_async(self, *, force: bool = False) -> None:
+        """Do what `delete` does, without blocking the event loop."""
+        refuse_inside_agent("delete_async()", "call it in a step")
+        await self._call(partial(self.delete, force=force))
 
     # ------------------------------------------------------------------ parts
 

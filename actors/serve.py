@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Collection
 from contextlib import suppress
+from threading import Event
 
 from actors.command import SHOWN
 from actors.follow import OPEN, say
@@ -16,6 +17,10 @@ from actors.tree import SupervisionTree
 from actors.wording import plain
 
 AGAIN = "the same command again goes on where it was"
+LOOK = 1.0
+"""Seconds between two looks whether the worker may still claim anything."""
+OUTDATED = 2
+"""The exit code of a worker that is older than its store is by now: as of one that could not begin."""
 
 
 def serve(store: str, signals: Signals, *, max_active: int, grace: float, lifeline: int | None = None) -> int:
@@ -23,6 +28,8 @@ def serve(store: str, signals: Signals, *, max_active: int, grace: float, lifeli
 
     `lifeline` is a descriptor that a parent process has the other end of: it is told there when the worker is at work,
     and its death, which closes that end, is a signal too; all but the first words are left to it.
+
+    A worker whose store a newer perdure has brought up to date leaves too.
 
     Raises CommandError for a store in memory, and what opening a store raises.
     """
@@ -34,23 +41,24 @@ def serve(store: str, signals: Signals, *, max_active: int, grace: float, lifeli
             assert tree is not None  # noqa: S101  it is no client
             name = f"worker {tree.worker.id} (pid {os.getpid()})"
             _say_opening(system, name, tree.worker.agents())
-            _wait(signals, lifeline)
+            _wait(signals, lifeline, tree.worker.stopping)
+            outdated = signals.received is None and tree.worker.stopping.is_set()
             _say_stopping(tree, grace, "" if lifeline is None else f"{name}: ", alone=lifeline is None)
         if lifeline is None:
-            say("stopped", AGAIN)
-    return 128 + (signals.received or signal.SIGTERM)
+            say("stopped", "start it again with the newer perdure" if outdated else AGAIN)
+    return OUTDATED if outdated else 128 + (signals.received or signal.SIGTERM)
 
 
-def _wait(signals: Signals, lifeline: int | None) -> None:
+def _wait(signals: Signals, lifeline: int | None, retired: Event) -> None:
     if lifeline is None:
-        while signals.received is None:
-            signals.wait()
+        while signals.received is None and not retired.is_set():
+            signals.wait(timeout=LOOK)
         return
     os.set_inheritable(lifeline, False)
     with suppress(BrokenPipeError, ConnectionResetError):  # it is dead already, which the wait finds out
         os.write(lifeline, b"!")
-    while signals.received is None:
-        if signals.wait(lifeline) and _has_ended(lifeline):
+    while signals.received is None and not retired.is_set():
+        if signals.wait(lifeline, timeout=LOOK) and _has_ended(lifeline):
             say("stopping", f"pid {os.getpid()}: the parent of this worker process is gone")
             return
 

@@ -114,7 +114,7 @@ class Spawner(ABC):
             group=group,
             deadline=until,
         )
-        home.wake()
+        home.start(task)
         return TaskRef(home, task.id)
 
     @overload

@@ -34,7 +34,7 @@ class Supervisor(pykka.ThreadingActor):
         self,
         worker: Worker,
         directory: Directory,
-        place_free: Callable[[str], None],
+        place_free: Callable[[TaskActor], None],
         rebuild: Callable[[Down], None],
         created: Callable[[Self], None],
     ) -> None:
@@ -71,7 +71,7 @@ class Supervisor(pykka.ThreadingActor):
             if isinstance(down.actor, TaskActor):
                 fell = _fell(down.error) or not answered or not (down.actor.claimed or down.actor.too_early)
                 self._directory.leave(down.name, down.actor, fell=fell)
-                self._place_free(down.name)
+                self._place_free(down.actor)
 
     def _answer(self, down: Down, error: BaseException) -> None:
         if isinstance(error, AgentCrashError):

@@ -17,12 +17,13 @@ from actors.entity_ref import ASK_TIMEOUT, EntityRef, checked_entity_id
 from actors.group_ref import TaskGroup
 from actors.groups import Siblings, Strategy, checked_strategy
 from actors.info import VALUE_LIMIT
+from actors.keeping import Keeper
 from actors.outline import TreeNode, outline_of_process
 from actors.outsiders import Outsiders
 from actors.ref import TaskRef
 from actors.runtime import Runtime
 from actors.spawning import Spawner
-from actors.task_log import TaskLog
+from actors.task_log import TaskLog, index_row
 from actors.tenure import LEASE, SHORTEST_LEASE
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
@@ -32,6 +33,7 @@ from domain.entity import Entity, topic_of
 from domain.errors import SystemClosedError
 from domain.retry import MOST_SECONDS, STRIKE_LIMIT
 from domain.state import Status
+from domain.task import AgentTask
 from stores import IndexRow, Store, open_store
 from stores.crash import SimulatedCrash
 from stores.lifetime import Resource
@@ -46,7 +48,7 @@ GRACE = 10.0
 """Seconds that a stopping worker gives running bodies to end."""
 
 
-class AgentSystem(Spawner):
+class AgentSystem(Spawner, Keeper):
     """Spawns tasks into a store, and runs them unless it is a client.
 
         with AgentSystem("sqlite:///tasks.db") as system:
@@ -291,6 +293,13 @@ class AgentSystem(Spawner):
         if self._tree is not None:
             self._tree.directory.ring(task_id)
             self._tree.worker.wake.set()
+
+    def start(self, task: AgentTask) -> None:
+        """Begin with a task that was just made; one that was there before may be anybody's."""
+        if self._tree is not None and task.version == 1:
+            self._tree.worker.wake.hand(index_row(task))
+        else:
+            self.wake()
 
     def _find(self, name: str) -> AnyAgent:
         return self._agents.get(name) or find_agent(name)

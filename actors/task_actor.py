@@ -74,6 +74,12 @@ class TaskActor(EventSourcedActor):
         self.activation: Activation | None = None
         self.claimed = self.too_early = False
 
+    def leaves_something(self) -> bool:
+        """Tell whether there may be something to do for this task when its actor is gone: its end leaves nothing."""
+        if self.activation is None or self.task.ending is None:
+            return True
+        return bool(self.task.parent or self.task.group)
+
     def live(self) -> None:
         """Run the task as far as it goes. A log that cannot be read is held in the index row and never written to."""
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 import threading
 import time
@@ -65,6 +66,7 @@ class TaskLog(Application[str]):
         self._watchers: dict[str, set[Any]] = {}
         self._watching = threading.Lock()
         self._deafen: Callable[[], None] | None = None
+        self._chance = random.Random(secrets.token_bytes(32))
         super().__init__()
 
     def construct_env(self, name: str, env: EnvType | None = None) -> Environment:  # noqa: ARG002
@@ -86,6 +88,13 @@ class TaskLog(Application[str]):
     def construct_event_store(self) -> TaskEvents:
         """Give the event store that knows births."""
         return TaskEvents(self.mapper, self.recorder)
+
+    def token(self) -> bytes:
+        """Give the token of an append: random, so that two of them, of whatever process, are never the same.
+
+        From a generator of this log's own: to ask the system each time lets other threads run, and waits for them.
+        """
+        return self._chance.getrandbits(8 * TOKEN_SIZE).to_bytes(TOKEN_SIZE, "big")
 
     def close(self) -> None:
         """Leave the store open, also when this is collected as garbage: whoever opened the store closes it."""
@@ -155,7 +164,7 @@ class TaskLog(Application[str]):
 
     def birth(self, created: Created) -> Birth:
         """Give what makes a task: its first row, and its index row."""
-        row = self.mapper.to_stored_event(created, birth=created.birth, token=secrets.token_bytes(TOKEN_SIZE))
+        row = self.mapper.to_stored_event(created, birth=created.birth, token=self.token())
         return Birth(row, index_row(_begun(created)))
 
     def taken(self, task_id: str) -> TaskConflictError:
@@ -227,7 +236,7 @@ class TaskLog(Application[str]):
         task = self.load(task_id)
         if row.birth != task.birth or row.head > task.version:
             raise self._astray(row, task)
-        if row.head == task.version and not _fits(row, task):
+        if row.head == task.version and not fits(row, task):
             logger.warning("the index row of task %s was changed from outside; it is made again from the log", task_id)
             with suppress(AppendConflictError):
                 self.recorder.update_index(index_row(task), expected=(row.birth, row.head))
@@ -320,7 +329,7 @@ def _marked(task: AgentTask) -> str | None:
     return ASKS if task.open_pauses else None
 
 
-def _fits(row: IndexRow, task: AgentTask) -> bool:
+def fits(row: IndexRow, task: AgentTask) -> bool:
     """Tell whether an index row is what the task's log says; whether its parent was told is not in its log."""
     said = index_row(task)
     return row == said or (said.hold == UNTOLD and row == said._replace(hold=None))

@@ -28,6 +28,7 @@ from actors.recovery import Recovery
 from actors.runtime import Runtime
 from actors.supervised import Down, SupervisedActor, UntoldError
 from actors.supervisor import Supervisor
+from actors.task_actor import TaskActor
 from actors.task_log import TaskLog
 from actors.tenure import Tenure
 from actors.worker import Worker
@@ -192,9 +193,11 @@ class SupervisionTree:
             self._ended |= dict.fromkeys(untold, math.inf)
             return untold
 
-    def _place_free(self, task_id: str) -> None:
-        self.worker.log.hint(task_id)
-        self.worker.wake.set()
+    def _place_free(self, actor: TaskActor) -> None:
+        """Have recovery look for who is next, and for what the task that is gone has left: mostly nothing at all."""
+        self.worker.log.hint(actor.name)
+        if actor.leaves_something() or self.recovery.is_crowded or self.worker.runtime.clock.jumps:
+            self.worker.wake.set()
 
     def _about(self) -> dict[str, Any]:
         return {

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from actors.bell import Bell
 from actors.definitions import AnyAgent
 from actors.family import Family
 from actors.groups import Siblings
@@ -28,7 +29,8 @@ class Worker:
     `held_here` are the tasks, by id and birth, with the version at which this worker has held them for its code.
     `too_early` are those whose time the index row has, but which wait by another clock: with the version that was seen
     and the monotonic time before which it is of no use to look again.
-    `wake` makes recovery look at once; `stopping` says that no new body starts, `over` that nothing is written.
+    `wake` makes recovery look at once, or hands it a new task; `stopping` says that no new body starts, `over` that
+    nothing is written.
     """
 
     id: str
@@ -44,7 +46,7 @@ class Worker:
     siblings: Siblings | None = None
     held_here: dict[tuple[str, str], int] = field(default_factory=dict)
     too_early: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
-    wake: threading.Event = field(default_factory=threading.Event)
+    wake: Bell = field(default_factory=Bell)
     stopping: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
 

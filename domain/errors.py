@@ -27,6 +27,7 @@
         ├── TaskConflictError       the id is in use by another agent or other input
         ├── UnreadableTaskError     a row of its log cannot be read
         ├── TaskEndedError          it has ended, nothing can be added
+        ├── TaskNotEndedError       it has not ended, and so is not deleted
         ├── ResolveError            there is nothing to resolve or release like this
         ├── SignalConflictError     a signal's id was used for another signal
         ├── UnknownApprovalError    there is no approval of that id
@@ -243,6 +244,14 @@ class UnreadableTaskError(TaskError):
 
 class TaskEndedError(TaskError):
     """Raised when something is asked of a task that has ended; `status` names the ending."""
+
+    def __init__(self, message: str, *, task_id: str, status: str) -> None:
+        super().__init__(message, task_id=task_id)
+        self.status = status
+
+
+class TaskNotEndedError(TaskError):
+    """Raised when a task is to be deleted that has not ended; `status` is how it is. Nothing was deleted."""
 
     def __init__(self, message: str, *, task_id: str, status: str) -> None:
         super().__init__(message, task_id=task_id)

@@ -1,21 +1,23 @@
 """Crashes on purpose: a store whose process "dies" at a named point, for tests.
 
 The points of an append are `append.before`, `append.inside` (written, not committed) and `append.after`
-(committed, not yet known to the caller); those of a heartbeat are `heartbeat.before` and `heartbeat.after`.
+(committed, not yet known to the caller); those of a heartbeat are `heartbeat.before` and `heartbeat.after`, of a
+task's deletion `delete.before` and `delete.after`.
 What runs above the store reports its own through `Store.reach`: `body.before`, `body.after`, `doubt.before`,
 `doubt.after`.
 """
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
 
 from stores.emissions import Emission
-from stores.errors import StoreClosedError
-from stores.recorder import RowOf, TaskRecorder
+from stores.errors import StoreClosedError, StoreUnavailableError
+from stores.orphans import Orphans
+from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 from stores.workers import About, WorkerLock, Workers
@@ -149,6 +151,18 @@ class CrashingStore(Store):
     def listen(self, tell: Callable[[Collection[str] | None], object]) -> Callable[[], None]:
         return self.inner.listen(lambda ids: None if self.plan.dead else tell(ids))
 
+    def damages(self) -> Iterator[str]:
+        self.check()
+        return self.inner.damages()
+
+    def empty_journal(self) -> bool:
+        self.check()
+        return self.inner.empty_journal()
+
+    def vacuum(self) -> None:
+        self.check()
+        self.inner.vacuum()
+
     def check(self) -> None:
         """Raise SimulatedCrash when dead, StoreClosedError when closed."""
         self.plan.check()
@@ -197,6 +211,33 @@ class _CrashingRecorder(TaskRecorder):
         self._store.reach("append.before", **facts)
         self._inner.insert_events(stored_events, entry=entry, expected=expected, inside=inside_and_reach, births=births)
         self._store.reach("append.after", **facts)
+
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        def insert() -> None:
+            verdict: BaseException | None = None
+            try:
+                self.insert_events(stored_events, entry=entry, expected=expected, inside=inside, births=births)
+            except BaseException as error:
+                verdict = error
+            done(verdict)
+
+        check_append(stored_events, entry, expected, births)
+        self._store.check()
+        try:  # on a thread of its own: a plan may take its time at each point
+            threading.Thread(target=insert, name="perdure-crash", daemon=True).start()
+        except RuntimeError as error:
+            raise StoreUnavailableError(
+                f"{self._store.url}: {error}", url=self._store.url, reason=str(error)
+            ) from error
 
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self._inner.update_index(entry, expected=expected)
@@ -285,8 +326,26 @@ class _CrashingRecorder(TaskRecorder):
     def delete_beat(self, worker: str) -> None:
         self._inner.delete_beat(worker)
 
-    def select_ids(self) -> list[str]:
-        return self._inner.select_ids()
+    def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
+        return self._inner.select_ids(after=after, limit=limit)
+
+    def select_page(self, *, after: str = "", limit: int) -> list[IndexRow]:
+        return self._inner.select_page(after=after, limit=limit)
+
+    def delete_task(self, task_id: str, *, expected: tuple[str, int]) -> None:
+        self._store.check()
+        self._store.reach("delete.before", id=task_id)
+        self._inner.delete_task(task_id, expected=expected)
+        self._store.reach("delete.after", id=task_id)
+
+    def delete_orphans(self) -> int:
+        return self._inner.delete_orphans()
+
+    def select_orphans(self) -> list[Orphans]:
+        return self._inner.select_orphans()
+
+    def schema_version(self) -> int:
+        return self._inner.schema_version()
 
 
 class _CrashingWorkers(Workers):

@@ -91,7 +91,7 @@ class GroupCommit(Generic[Request]):
         """Stand in line with a request and return. `done` is called once with its verdict, on any thread, and is quick.
 
         Raises StoreUnavailableError where too many stand in line already: then wait for some, or use `do`;
-        StoreClosedError after the close; RuntimeError where the machine has no thread left. `done` is not called then.
+        also where the machine has no thread left; StoreClosedError after the close. `done` is not called then.
         """
         with self._mutex:
             self._check()
@@ -220,9 +220,13 @@ class GroupCommit(Generic[Request]):
 
     # ------------------------------------------------------------------ the thread
 
-    def _hire(self) -> "_Entry[Request] | None":
+    def _hire(self) -> "_Entry[Request]":
         writer = _Entry[Any](None, 0)
-        threading.Thread(target=self._serve, args=[writer], name="perdure-writer", daemon=True).start()
+        thread = threading.Thread(target=self._serve, args=[writer], name="perdure-writer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreUnavailableError(f"{self._url}: {error}", url=self._url, reason=str(error)) from error
         return writer
 
     def _serve(self, writer: "_Entry[Request]") -> None:

@@ -1,6 +1,6 @@
 """The store in memory: same contract, gone with its process. For tests and for trying things out."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
@@ -8,12 +8,17 @@ import eventsourcing.popo as es_popo
 from eventsourcing.persistence import StoredEvent
 
 from stores.emissions import EMIT, LAST_NUMBER, MOST_EMISSIONS, RESET, Emission
-from stores.errors import AppendConflictError
+from stores.errors import AppendConflictError, StoreClosedError, StoreForkedError
 from stores.lifetime import Resource
+from stores.orphans import Orphans
 from stores.recorder import RowOf, TaskRecorder, check_append
+from stores.schema import SCHEMA
 from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place, place
 from stores.workers import MemoryWorkers
+
+_DELETED = StoredEvent("", 0, "", b"")
+"""What stands in the place of an event that was deleted."""
 
 
 class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
@@ -52,6 +57,26 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
             self._update_table(rows)
             self._index |= {one.id: one for one in (entry, *(birth.entry for birth in births))}
 
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        check_append(stored_events, entry, expected, births)
+        verdict: BaseException | None = None
+        try:
+            self.insert_events(stored_events, entry=entry, expected=expected, inside=inside, births=births)
+        except (StoreClosedError, StoreForkedError):
+            raise
+        except BaseException as error:
+            verdict = error
+        done(verdict)
+
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self.check()
         with self._database_lock:
@@ -71,6 +96,53 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
             ]
             self._index = {entry.id: entry for entry in entries}
         return entries
+
+    def delete_task(self, task_id: str, *, expected: tuple[str, int]) -> None:
+        self.check()
+        with self._database_lock:
+            self._compare(task_id, expected)
+            del self._index[task_id]
+            self._heartbeats.pop(task_id, None)
+            self._emissions.pop(task_id, None)
+            self._delete_events(task_id)
+
+    def _delete_events(self, task_id: str) -> None:
+        """Leave nothing of them in the library's list but their places, which others' positions count."""
+        for position in self._stored_events_index.pop(task_id, {}).values():
+            self._stored_events[position] = _DELETED
+
+    def delete_orphans(self) -> int:
+        self.check()
+        with self._database_lock:
+            found = self.select_orphans()
+            for table, task_id, birth, _ in found:
+                if table == "emissions":
+                    del self._emissions[task_id]
+                else:
+                    steps = self._heartbeats[task_id]
+                    self._heartbeats[task_id] = {path: beat for path, beat in steps.items() if beat[0] != birth}
+        return sum(orphans.rows for orphans in found)
+
+    def select_orphans(self) -> list[Orphans]:
+        self.check()
+        with self._database_lock:
+            beats = Counter((name, birth) for name, steps in self._heartbeats.items() for birth, *_ in steps.values())
+            said = Counter({(name, birth): len(rows) for name, (birth, rows) in self._emissions.items()})
+            both = (("emissions", said), ("heartbeats", beats))
+            return [
+                Orphans(table, task_id, birth, rows)
+                for table, counts in both
+                for (task_id, birth), rows in sorted(counts.items())
+                if self._is_orphan(task_id, birth)
+            ]
+
+    def _is_orphan(self, task_id: str, birth: str) -> bool:
+        row = self._index.get(task_id)
+        return row.birth != birth if row is not None else not self._stored_events_index.get(task_id)
+
+    def schema_version(self) -> int:
+        self.check()
+        return SCHEMA
 
     def select_events(
         self,
@@ -122,6 +194,9 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         ]
         rows.sort(key=lambda row: (row.created, row.id))
         return rows if limit is None else rows[max(0, len(rows) - limit) :]
+
+    def select_page(self, *, after: str = "", limit: int) -> list[IndexRow]:
+        return sorted(row for row in self._rows() if row.id > after)[:limit]
 
     def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
         held = [row for row in self._rows() if row.hold == hold and (row.updated, row.id) > after]
@@ -216,10 +291,11 @@ class MemoryRecorder(Resource, es_popo.POPOAggregateRecorder, TaskRecorder):
         with self._database_lock:
             self._beats.pop(worker, None)
 
-    def select_ids(self) -> list[str]:
+    def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
         self.check()
         with self._database_lock:
-            return sorted(name for name, versions in self._stored_events_index.items() if versions)
+            names = sorted(name for name, versions in self._stored_events_index.items() if versions and name > after)
+        return names[:limit]
 
     def _rows(self) -> list[IndexRow]:
         self.check()

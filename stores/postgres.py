@@ -1,19 +1,22 @@
 """The store in a PostgreSQL database: the way beyond one machine."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import eventsourcing.postgres as es_postgres
 import psycopg
 from eventsourcing.persistence import StoredEvent
+from psycopg.sql import SQL, Identifier
 
-from stores import postgres_emissions, task_index
+from stores import orphans, postgres_emissions, task_index
 from stores.emissions import Emission
-from stores.postgres_append import LOCK, REBUILD, SELECT, Append, Cursor, Work, as_record, as_row, encoded
+from stores.orphans import Orphans
+from stores.postgres_append import LOCK, REBUILD, SELECT, Append, Cursor, LostError, Work, as_record, as_row, encoded
 from stores.postgres_errors import translated
 from stores.postgres_links import Link, Links
 from stores.postgres_news import Listener, Tell
-from stores.postgres_schema import lock_key, prepare
+from stores.postgres_schema import NAMES, VERSION, lock_key, prepare
 from stores.postgres_text import loaded, stored
 from stores.postgres_url import parsed
 from stores.postgres_workers import PostgresWorkers
@@ -37,7 +40,14 @@ _NEXT_DUE = """SELECT min(first.due) FROM unnest(%s::text[]) AS known (agent)
     ) first"""
 _HELD = f"{SELECT} WHERE hold = %s AND (held_since, id) > (%s, %s) ORDER BY held_since, id LIMIT %s"
 _EVENTS = "SELECT originator_id, originator_version, topic, state FROM stored_events WHERE originator_id = %s"
-_IDS = "SELECT DISTINCT originator_id FROM stored_events ORDER BY originator_id"
+_IDS = "SELECT DISTINCT originator_id FROM stored_events WHERE originator_id > %s ORDER BY originator_id LIMIT %s"
+_PAGE = f"{SELECT} WHERE id > %s ORDER BY id LIMIT %s"
+_DELETE = "DELETE FROM task_index WHERE id = %s AND birth = %s AND head = %s"
+_DELETE_REST = (
+    "DELETE FROM stored_events WHERE originator_id = %s",
+    "DELETE FROM heartbeats WHERE task_id = %s",
+    "DELETE FROM emissions WHERE task_id = %s",
+)
 _SAVE_HEARTBEAT = """INSERT INTO heartbeats AS h (task_id, path, birth, attempt, detail) VALUES (%s, %s, %s, %s, %s)
     ON CONFLICT (task_id, path) DO UPDATE SET birth = excluded.birth, attempt = excluded.attempt,
     detail = excluded.detail WHERE h.birth <> excluded.birth OR h.attempt <= excluded.attempt"""
@@ -67,8 +77,22 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
         births: Sequence[Birth] = (),
     ) -> None:
         check_append(stored_events, entry, expected, births)
-        size = sum(len(event.state) for event in stored_events)
-        self.datastore.write(Append(stored_events, entry, expected, inside, births), size)
+        append = Append(stored_events, entry, expected, inside, births)
+        self.datastore.write(append, append.size)
+
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        check_append(stored_events, entry, expected, births)
+        append = Append(stored_events, entry, expected, inside, births)
+        self.datastore.submit(append, done, append.size)
 
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self.datastore.write(Append((), entry, expected))
@@ -80,7 +104,7 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
             entries.clear()
             cursor.execute("LOCK TABLE task_index IN EXCLUSIVE MODE")
             old = {row.id: row for row in map(as_row, cursor.execute(SELECT).fetchall())}
-            ids = [loaded(task_id) for (task_id,) in cursor.execute(_IDS).fetchall()]
+            ids = [loaded(task_id) for (task_id,) in cursor.execute(_IDS, ["", None]).fetchall()]
             entries.extend(entry for task_id in ids if (entry := row_of(task_id, old.get(task_id))) is not None)
             cursor.execute("DELETE FROM task_index")
             for start in range(0, len(entries), ROWS_AT_ONCE):
@@ -89,6 +113,35 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
 
         self.datastore.write(Work(rebuild))
         return entries
+
+    def delete_task(self, task_id: str, *, expected: tuple[str, int]) -> None:
+        def delete(cursor: Cursor) -> None:
+            birth, head = expected
+            if not cursor.execute(_DELETE, [stored(task_id), stored(birth), head]).rowcount:
+                raise LostError(task_id, expected)
+            for statement in _DELETE_REST:
+                cursor.execute(statement, [stored(task_id)])
+
+        self.datastore.write(Work(delete, [task_id]))
+
+    def delete_orphans(self) -> int:
+        deleted = 0
+
+        def delete(cursor: Cursor) -> None:
+            nonlocal deleted
+            deleted = sum(cursor.execute(statement).rowcount for statement in orphans.delete(self.events_table_name))
+
+        if self.select_orphans():
+            self.datastore.write(Work(delete))
+        return deleted
+
+    def select_orphans(self) -> list[Orphans]:
+        rows = self.datastore.read(orphans.select(self.events_table_name))
+        return [Orphans(table, loaded(task_id), loaded(birth), count) for table, task_id, birth, count in rows]
+
+    def schema_version(self) -> int:
+        ((version,),) = self.datastore.read(VERSION)
+        return int(version)
 
     def select_events(
         self,
@@ -146,6 +199,9 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
         params = [value for _, values in terms for value in values]
         sql = f"{SELECT} WHERE {conditions} ORDER BY created DESC, id DESC LIMIT %s"
         return self._rows(sql, [*params, limit])[::-1]
+
+    def select_page(self, *, after: str = "", limit: int) -> list[IndexRow]:
+        return self._rows(_PAGE, [stored(after), limit])
 
     def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
         return self._rows(_HELD, [stored(hold), after[0], stored(after[1]), limit])
@@ -210,8 +266,8 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
     def delete_beat(self, worker: str) -> None:
         self._write("DELETE FROM beats WHERE worker = %s", stored(worker))
 
-    def select_ids(self) -> list[str]:
-        return [loaded(task_id) for (task_id,) in self.datastore.read(_IDS)]
+    def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
+        return [loaded(task_id) for (task_id,) in self.datastore.read(_IDS, [stored(after), limit])]
 
 
 class PostgresStore(Store):
@@ -244,6 +300,31 @@ class PostgresStore(Store):
         self._links = links
         self._channel = channel
         self._listeners: list[Listener] = []
+
+    def empty_journal(self) -> bool:
+        """Give False: the write-ahead log is the server's, which keeps what was deleted until it has gone round."""
+        return False
+
+    def vacuum(self) -> None:
+        """Delete orphans, and write the tables anew: the text of what was deleted is in none of their files.
+
+        It takes its time, and as much room again meanwhile; of the table that it is at others neither read nor write.
+        Not guaranteed: anything about the server's write-ahead log, its archives, standbys and backups.
+
+        Raises StoreUnavailableError where somebody is in the way for longer than the time-out, or the role may not;
+        then nothing is lost, and it can be called again.
+        """
+        super().vacuum()
+        link = self._links.aside()
+        try:
+            for name in NAMES:
+                link.connection.execute(SQL("VACUUM (FULL) {}").format(Identifier(name)))
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                link.connection.execute("CHECKPOINT")  # the old files go with it, which else would be a little later
+        except psycopg.Error as error:
+            raise translated(error, self.url) from error
+        finally:
+            link.close()
 
     def listen(self, tell: Tell) -> Callable[[], None]:
         self._links.check()

@@ -70,6 +70,11 @@ class Append(NamedTuple):
     births: Sequence[Birth] = ()
 
     @property
+    def size(self) -> int:
+        """Give its bytes, about."""
+        return sum(len(event.state) for event in self.events)
+
+    @property
     def ids(self) -> list[str]:
         """Give the tasks whose index rows it writes."""
         return [self.entry.id, *(birth.entry.id for birth in self.births)]
@@ -186,7 +191,7 @@ class Transaction:
         rows = self._cursor.execute(_SOME, [[stored(name) for name in append.ids]]).fetchall()
         found = {row.id: (row.birth, row.head) for row in map(as_row, rows)}
         wanted = [(append.entry.id, append.expected), *((birth.entry.id, None) for birth in append.births)]
-        lost = (_Lost(task_id, expected) for task_id, expected in wanted if found.get(task_id) != expected)
+        lost = (LostError(task_id, expected) for task_id, expected in wanted if found.get(task_id) != expected)
         return next(lost, None)
 
     def _do(self, request: Request) -> Verdict:
@@ -253,18 +258,18 @@ class Transaction:
 
     def _named(self, verdicts: "list[Verdict]") -> list[Verdict]:
         """Give each conflict with the row that stands there. All else is committed, whatever comes out of this."""
-        lost = [verdict for verdict in verdicts if isinstance(verdict, _Lost)]
+        lost = [verdict for verdict in verdicts if isinstance(verdict, LostError)]
         if not lost:
             return verdicts
         try:
             rows = self._cursor.execute(_SOME, [[stored(one.task_id) for one in lost]]).fetchall()
         except psycopg.Error as error:
             away = self._own(error)
-            return [away if isinstance(verdict, _Lost) else verdict for verdict in verdicts]
+            return [away if isinstance(verdict, LostError) else verdict for verdict in verdicts]
         found = {row.id: row for row in map(as_row, rows)}
         return [
             AppendConflictError(verdict.expected, found.get(verdict.task_id), verdict.task_id, self._url)
-            if isinstance(verdict, _Lost)
+            if isinstance(verdict, LostError)
             else verdict
             for verdict in verdicts
         ]
@@ -278,7 +283,12 @@ class _Undo(Exception):  # noqa: N818  it says what to do
         self.error = error
 
 
-class _Lost(Exception):  # noqa: N818  a verdict that still wants the row which stands there
+class LostError(Exception):
+    """Raised by work whose index row is not as expected; the caller gets an AppendConflictError with what stands there.
+
+    A verdict until then: what stands there is read when the transaction is over.
+    """
+
     def __init__(self, task_id: str, expected: Expected) -> None:
         super().__init__(task_id, expected)
         self.task_id = task_id
@@ -296,9 +306,9 @@ def _first_of_each(requests: Sequence[Request]) -> Iterable[int]:
 
 def _verdict(append: Append, swapped: Collection[str]) -> Verdict:
     if append.entry.id not in swapped:
-        return _Lost(append.entry.id, append.expected)
+        return LostError(append.entry.id, append.expected)
     taken = (birth.entry.id for birth in append.births if birth.entry.id not in swapped)
-    return next((_Lost(task_id, None) for task_id in taken), None)
+    return next((LostError(task_id, None) for task_id in taken), None)
 
 
 @cache

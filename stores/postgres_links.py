@@ -9,7 +9,7 @@ import ctypes
 import os
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NoReturn
@@ -143,6 +143,11 @@ class Links(Resource, es_postgres.PostgresDatastore):
         self.check()
         self._commits.do(request, size)
 
+    def submit(self, request: Request, done: Callable[[Verdict], object], size: int = 0) -> None:
+        """Do the same for who does not wait; see `GroupCommit.submit`."""
+        self.check()
+        self._commits.submit(request, done, size)
+
     def _transact(self, requests: Sequence[Request]) -> Sequence[Verdict]:
         self.check()
         link = self._writing()
@@ -174,6 +179,11 @@ class Links(Resource, es_postgres.PostgresDatastore):
             link.close()
         if connection.closed:
             self._writer = None
+
+    def aside(self) -> Link:
+        """Give a link for what is done now and then, outside every transaction; who asks for it closes it."""
+        self.check()
+        return Link(self.place, writes=True)
 
     # ------------------------------------------------------------------ reading
 

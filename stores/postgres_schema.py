@@ -10,11 +10,12 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from stores.emissions import Emission
-from stores.errors import NewerStoreError, StoreCorruptError, StoreUnavailableError
+from stores.errors import StoreCorruptError, StoreUnavailableError
+from stores.schema import SCHEMA, check_schema, statements_since
 from stores.task_index import COLUMNS
 
-SCHEMA = 1
-"""The version of what is stored; raised by whatever an older perdure could not read."""
+FIRST = 2
+"""The schema with which PostgreSQL came: what a new store is made with, before every migration since."""
 ENCODING = "UTF8"
 
 # Names are compared and ordered by their bytes, which in UTF-8 is the order of code points, as in every other store.
@@ -64,8 +65,11 @@ TABLES = [
     )""",
     f"CREATE TABLE workers (id {_TEXT} PRIMARY KEY, key bigint NOT NULL, about {_TEXT} NOT NULL)",
     "CREATE TABLE perdure (schema integer NOT NULL)",
-    f"INSERT INTO perdure (schema) VALUES ({SCHEMA})",
+    f"INSERT INTO perdure (schema) VALUES ({FIRST})",
 ]
+NAMES = ("stored_events", "task_index", "heartbeats", "beats", "emissions", "workers")
+"""The tables."""
+VERSION = "SELECT schema FROM perdure"
 
 
 def lock_key(*names: str) -> int:
@@ -83,32 +87,38 @@ def prepare(connection: psycopg.Connection, schema: str, url: str) -> None:
     if encoding != ENCODING:
         reason = f"the database has encoding {encoding}: a store needs one with {ENCODING}"
         raise StoreUnavailableError(f"{url}: {reason}", url=url, reason=reason)
-    if not _is_there(connection, schema, url):
+    if _found(connection, schema, url) != SCHEMA:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock_key("open", schema)])
-            if not _is_there(connection, schema, url):  # else another made it meanwhile
+            found = _found(connection, schema, url)  # another may have done it meanwhile
+            if found is None:
                 _make(connection, schema, url)
+            _upgrade(connection, FIRST if found is None else found)
 
 
-def _is_there(connection: psycopg.Connection, schema: str, url: str) -> bool:
-    """Tell whether the tables are there. Raises StoreCorruptError, NewerStoreError."""
+def _upgrade(connection: psycopg.Connection, found: int) -> None:
+    for statement in statements_since(found, "postgres"):
+        connection.execute(statement)
+    connection.execute("UPDATE perdure SET schema = %s WHERE schema <> %s", [SCHEMA, SCHEMA])
+
+
+def _found(connection: psycopg.Connection, schema: str, url: str) -> int | None:
+    """Give the schema version of the tables, if they are there. Raises StoreCorruptError, NewerStoreError."""
     names = (
         "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(%s)) AND relkind IN ('r', 'p')"
     )
     found = {name for (name,) in connection.execute(names, [schema])}
     if "perdure" not in found:
-        if found & {"stored_events", "task_index", "heartbeats", "beats", "emissions", "workers"}:
+        if found.intersection(NAMES):
             message = f"{url}: schema {schema!r} has tables of another program, left as they are: name another schema"
             raise StoreCorruptError(f"{message} by ?schema=NAME", url=url)
-        return False
+        return None
     rows = connection.execute(SQL("SELECT schema FROM {}").format(Identifier(schema, "perdure"))).fetchall()
     if len(rows) != 1:
         raise StoreCorruptError(f"{url}: damaged, or not a store of perdure: it has {len(rows)} versions", url=url)
     version = int(rows[0][0])
-    if version > SCHEMA:
-        message = f"{url}: written by a newer perdure (schema {version}; this one reads up to {SCHEMA})"
-        raise NewerStoreError(message, url=url, found=version, known=SCHEMA)
-    return True
+    check_schema(version, url)
+    return version
 
 
 def _make(connection: psycopg.Connection, schema: str, url: str) -> None:

@@ -1,6 +1,6 @@
 """What every store's recorder can do: the library's recorder, with an index row in each append.
 
-One contract suite (tests/test_stores.py) holds all of them to it.
+One contract suite (`stores.contract`) holds all of them to it, also those that others write.
 """
 
 from abc import abstractmethod
@@ -11,6 +11,7 @@ from uuid import UUID
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
 from stores.emissions import Emission
+from stores.orphans import Orphans
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 
 RowOf = Callable[[str, IndexRow | None], IndexRow | None]
@@ -50,6 +51,26 @@ class TaskRecorder(ApplicationRecorder):
         """
 
     @abstractmethod
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        """Begin the same append and return. Waits for no disk, no lock and no server.
+
+        `done` is called once, on any thread, perhaps before this returns: with None when it is committed, else with
+        what `insert_events` would have raised. It has to be quick, and must not write to this store.
+
+        Raises ValueError like `insert_events`; StoreUnavailableError where too many appends wait already, or the
+        machine has no thread left; StoreClosedError; StoreForkedError. `done` is not called then.
+        """
+
+    @abstractmethod
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         """Set the index row alone, by the same compare-and-swap; AppendConflictError if it fails."""
 
@@ -60,6 +81,30 @@ class TaskRecorder(ApplicationRecorder):
         `row_of` is called with each id in the log and its old row, if any, and may read the log; None leaves the id
         out. One transaction: nobody appends between what it reads and what is written.
         """
+
+    @abstractmethod
+    def delete_task(self, task_id: str, *, expected: tuple[str, int]) -> None:
+        """Delete a task, if its row is as expected: events, row, heartbeats, emissions; one transaction.
+
+        Its id is free then: a later task under it has another birth. Raises AppendConflictError, with nothing deleted.
+
+        Not guaranteed: that its bytes stand nowhere any more; see `Store.vacuum`.
+        """
+
+    @abstractmethod
+    def delete_orphans(self) -> int:
+        """Delete the heartbeats and emissions that `select_orphans` gives; returns how many rows they were."""
+
+    @abstractmethod
+    def select_orphans(self) -> list[Orphans]:
+        """Give the heartbeats and emissions that no task has, by table, id and birth.
+
+        Those are of an id that the index has with another birth, or that neither index nor log has.
+        """
+
+    @abstractmethod
+    def schema_version(self) -> int:
+        """Give the version of the store's schema as it is now: a newer process may have raised it meanwhile."""
 
     @abstractmethod
     def select_events(
@@ -105,6 +150,10 @@ class TaskRecorder(ApplicationRecorder):
         the writer says it is: by its own clock, from before its commit, and mostly left alone by who changes only the
         row.
         """
+
+    @abstractmethod
+    def select_page(self, *, after: str = "", limit: int) -> list[IndexRow]:
+        """Give the rows whose id comes after this one, in the order of code points; at most `limit`."""
 
     @abstractmethod
     def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
@@ -195,8 +244,8 @@ class TaskRecorder(ApplicationRecorder):
         """Delete the beat of a worker; none is no error. Not guaranteed: that none comes later."""
 
     @abstractmethod
-    def select_ids(self) -> list[str]:
-        """Give every id in the log, sorted. Reads the log, not the index: for a rebuild."""
+    def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
+        """Give the ids in the log that come after this one, sorted; at most `limit`. Reads the log, not the index."""
 
     def select_notifications(self, *args: object, **kwargs: object) -> NoReturn:
         """Refuse: nothing here tails the log by a number."""

@@ -2,19 +2,20 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from uuid import UUID
 
 import eventsourcing.sqlite as es_sqlite
 from eventsourcing.persistence import StoredEvent
 
-from stores import beats, emissions, heartbeats, task_index
+from stores import beats, emissions, heartbeats, orphans, schema, sqlite_care, task_index
 from stores.emissions import Emission
 from stores.file_lock import locked, os_errors
+from stores.orphans import Orphans
 from stores.recorder import RowOf, TaskRecorder, check_append
-from stores.sqlite_append import Append, swap
-from stores.sqlite_file import APPLICATION_ID, SCHEMA, SQLiteFile
+from stores.sqlite_append import Append, conflict, swap
+from stores.sqlite_file import APPLICATION_ID, SQLiteFile
 from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 from stores.workers import FileWorkers
@@ -23,21 +24,6 @@ BUSY_TIMEOUT = 30.0
 """Seconds to wait for another process that has the file locked; `?timeout=` in the URL says otherwise."""
 ROWS_AT_ONCE = 200
 """Rows that one statement reads by id: others who read have not to wait for all of them."""
-
-_LATER = {
-    "heartbeats": heartbeats.CREATE,
-    "task_held": task_index.CREATE_HELD,
-    "beats": beats.CREATE,
-    "task_ready": task_index.CREATE_READY,
-    "emissions": emissions.CREATE,
-}
-_NO_MORE = {"task_due": task_index.DROP_DUE}
-"""What the first files were made without, and what only they were made with: by name, how to change that.
-
-An opening does so with such a file and leaves `user_version` alone: an older perdure knows nothing of what is new, and
-finds the same rows without what is gone; SQLite keeps an index true whoever writes. A raised version would only lock
-older workers out.
-"""
 
 
 class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
@@ -50,19 +36,24 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
     datastore: SQLiteFile
 
     def construct_create_table_statements(self) -> list[str]:
-        marks = [f"PRAGMA application_id={APPLICATION_ID}", f"PRAGMA user_version={SCHEMA}"]
-        return super().construct_create_table_statements() + task_index.CREATE + [*_LATER.values()] + marks
+        first = super().construct_create_table_statements() + task_index.CREATE
+        return [*first, *_upgrade(0), f"PRAGMA application_id={APPLICATION_ID}"]
 
     def create_table(self) -> None:
         self.datastore.write(self._create_table)  # type: ignore[arg-type]  # the library's cursor is one of sqlite3
 
-    def add_later_tables(self) -> None:
-        """Make what an older perdure left out; where nothing is to be done no writer is waited for."""
-        names = {name for (name,) in self.datastore.read("SELECT name FROM sqlite_master")}
-        statements = [statement for name, statement in _LATER.items() if name not in names]
-        statements += [statement for name, statement in _NO_MORE.items() if name in names]
-        if statements:
-            self.datastore.write(lambda cursor: [cursor.execute(statement) for statement in statements])
+    def upgrade(self) -> None:
+        """Bring a file of an older perdure up to date, once; where nothing is to be done no writer is waited for.
+
+        Only one process at a time may be here. Whoever dies in it has changed nothing.
+        """
+        found = self.schema_version()
+        if found < schema.SCHEMA:
+            self.datastore.write(lambda cursor: [cursor.execute(statement) for statement in _upgrade(found)])
+
+    def schema_version(self) -> int:
+        ((version,),) = self.datastore.read("PRAGMA user_version")
+        return int(version)
 
     def insert_events(  # type: ignore[override]  # see TaskRecorder
         self,
@@ -77,6 +68,20 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         append = Append(stored_events, entry, expected, inside, births, self.datastore.url)
         self.datastore.write(append, append.size)
 
+    def submit_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        entry: IndexRow,
+        expected: Expected,
+        done: Callable[[BaseException | None], object],
+        inside: Callable[[], None] | None = None,
+        births: Sequence[Birth] = (),
+    ) -> None:
+        check_append(stored_events, entry, expected, births)
+        append = Append(stored_events, entry, expected, inside, births, self.datastore.url)
+        self.datastore.submit(append, done, append.size)
+
     def update_index(self, entry: IndexRow, *, expected: tuple[str, int]) -> None:
         self.datastore.write(lambda cursor: swap(cursor, entry, expected, self.datastore.url))
 
@@ -84,14 +89,39 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         entries: list[IndexRow] = []
 
         def rebuild(cursor: sqlite3.Cursor) -> None:
+            entries.clear()
             old = {row[0]: IndexRow(*row) for row in cursor.execute(task_index.SELECT).fetchall()}
-            ids = [task_id for (task_id,) in cursor.execute(self._select_ids).fetchall()]
+            ids = [task_id for (task_id,) in cursor.execute(self._select_ids, ("", -1)).fetchall()]
             entries.extend(entry for task_id in ids if (entry := row_of(task_id, old.get(task_id))) is not None)
             cursor.execute(task_index.DELETE_ALL)
             cursor.executemany(task_index.INSERT, entries)
 
         self.datastore.write(rebuild)
         return entries
+
+    def delete_task(self, task_id: str, *, expected: tuple[str, int]) -> None:
+        def delete(cursor: sqlite3.Cursor) -> None:
+            if not cursor.execute(task_index.DELETE, (task_id, *expected)).rowcount:
+                raise conflict(cursor, task_id, expected, self.datastore.url)
+            for statement in (self._delete_events, heartbeats.DELETE, emissions.DELETE):
+                cursor.execute(statement, (task_id,))
+
+        self.datastore.write(delete)
+
+    def delete_orphans(self) -> int:
+        deleted = 0
+
+        def delete(cursor: sqlite3.Cursor) -> None:
+            nonlocal deleted
+            statements = orphans.delete(self.events_table_name)
+            deleted = sum(cursor.execute(statement).rowcount for statement in statements)
+
+        if self.select_orphans():
+            self.datastore.write(delete)
+        return deleted
+
+    def select_orphans(self) -> list[Orphans]:
+        return [Orphans(*row) for row in self.datastore.read(orphans.select(self.events_table_name))]
 
     def select_events(
         self,
@@ -150,6 +180,9 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         rows = self.datastore.read(sql, [*params, -1 if limit is None else limit])
         return [IndexRow(*row) for row in reversed(rows)]
 
+    def select_page(self, *, after: str = "", limit: int) -> list[IndexRow]:
+        return [IndexRow(*row) for row in self.datastore.read(task_index.SELECT_PAGE, [after, limit])]
+
     def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
         return [IndexRow(*row) for row in self.datastore.read(task_index.SELECT_HELD, [hold, *after, limit])]
 
@@ -173,7 +206,7 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
                 break
             rows = self.datastore.read(sql, [agent, now, *after, *busy, limit])
             ready = sorted([*ready, *(IndexRow(*row) for row in rows)], key=task_index.place)[:limit]
-            if len(ready) == limit:  # what is due later than the last of them counts no more
+            if ready and len(ready) == limit:  # what is due later than the last of them counts no more
                 now = task_index.place(ready[-1])[0]
         return ready
 
@@ -221,12 +254,22 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
     def delete_beat(self, worker: str) -> None:
         self.datastore.write(lambda cursor: cursor.execute(beats.DELETE, (worker,)))
 
-    def select_ids(self) -> list[str]:
-        return [task_id for (task_id,) in self.datastore.read(self._select_ids)]
+    def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
+        rows = self.datastore.read(self._select_ids, [after, -1 if limit is None else limit])
+        return [task_id for (task_id,) in rows]
 
     @property
     def _select_ids(self) -> str:
-        return f"SELECT DISTINCT originator_id FROM {self.events_table_name} ORDER BY originator_id"
+        table = self.events_table_name
+        return f"SELECT DISTINCT originator_id FROM {table} WHERE originator_id>? ORDER BY originator_id LIMIT ?"
+
+    @property
+    def _delete_events(self) -> str:
+        return f"DELETE FROM {self.events_table_name} WHERE originator_id=?"
+
+
+def _upgrade(found: int) -> list[str]:
+    return [*schema.statements_since(found, "sqlite"), f"PRAGMA user_version={schema.SCHEMA}"]
 
 
 class SQLiteStore(Store):
@@ -253,7 +296,7 @@ class SQLiteStore(Store):
                 if file.open():
                     recorder.create_table()
                 recorder.select_entry("")  # a file without its first tables is damaged, and nothing is added to it
-                recorder.add_later_tables()
+                recorder.upgrade()
         except BaseException:
             file.close()
             raise
@@ -262,6 +305,17 @@ class SQLiteStore(Store):
 
     def hurry(self, *, on: bool) -> None:
         self._file.hurry(on=on)
+
+    def damages(self) -> Iterator[str]:
+        return sqlite_care.damages(self._file)
+
+    def empty_journal(self) -> bool:
+        return sqlite_care.empty_journal(self._file)
+
+    def vacuum(self) -> None:
+        super().vacuum()
+        sqlite_care.vacuum(self._file)
+        sqlite_care.empty_journal(self._file)
 
     def close(self) -> None:
         try:

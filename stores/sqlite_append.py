@@ -80,8 +80,13 @@ def swap(cursor: sqlite3.Cursor, entry: IndexRow, expected: Expected, url: str) 
             or cursor.execute(task_index.UPDATE, (*entry[1:], *key)).rowcount
         )
     if not swapped:
-        rows = cursor.execute(task_index.SELECT_ONE, (entry.id,)).fetchall()
-        raise AppendConflictError(expected, IndexRow(*rows[0]) if rows else None, entry.id, url)
+        raise conflict(cursor, entry.id, expected, url)
+
+
+def conflict(cursor: sqlite3.Cursor, task_id: str, expected: Expected, url: str) -> AppendConflictError:
+    """Give the error of an index row that is not as expected, and say what it is."""
+    rows = cursor.execute(task_index.SELECT_ONE, (task_id,)).fetchall()
+    return AppendConflictError(expected, IndexRow(*rows[0]) if rows else None, task_id, url)
 
 
 def fold(cursor: sqlite3.Cursor, works: Sequence[object]) -> set[int]:

@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from time import monotonic
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -20,14 +20,14 @@ from urllib.parse import quote
 import eventsourcing.persistence as library
 import eventsourcing.sqlite as es_sqlite
 
-from stores.errors import NewerStoreError, StoreCorruptError, StoreError, StoreUnavailableError
+from stores.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from stores.group_commit import GroupCommit, Verdict
 from stores.lifetime import Resource, forked_error, inherited
+from stores.schema import check_schema
 from stores.sqlite_append import INTERRUPTS, Missed, fold
 from stores.turns import PATIENCE, Turns
 
 APPLICATION_ID = 0x50455244  # "PERD", in the file's header
-SCHEMA = 1  # `PRAGMA user_version`; raised by whatever an older perdure could not read
 
 PAGE_SIZE = 2048
 """Bytes of a page in a new file: half of SQLite's own, since a small append writes two or three whole pages."""
@@ -129,6 +129,7 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         connection = sqlite3.connect(uri, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA secure_delete=ON").fetchall()  # what is deleted is overwritten
             if sys.platform == "darwin":
                 connection.execute("PRAGMA fullfsync=1")
         except BaseException:
@@ -146,9 +147,7 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         if application != APPLICATION_ID:
             message = f"{self.url}: an SQLite file of another program (application id {application}), left as it is"
             raise StoreCorruptError(message, url=self.url)
-        if schema > SCHEMA:
-            message = f"{self.url}: written by a newer perdure (schema {schema}; this one reads up to {SCHEMA})"
-            raise NewerStoreError(message, url=self.url, found=schema, known=SCHEMA)
+        check_schema(schema, self.url)
         return False
 
     def _close_unchanged(self, left_over: bool) -> None:
@@ -266,6 +265,13 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
             if self._reader is None:
                 self._reader = self._connect("ro")
             return self._reader.execute(sql, params).fetchall()
+
+    @contextmanager
+    def aside(self) -> Iterator[sqlite3.Connection]:
+        """Give a connection of its own for the block: for what is done outside all transactions."""
+        self.check()
+        with self._errors(), closing(self._connect("rw")) as connection:
+            yield connection
 
     def transaction(self, *, commit: bool) -> NoReturn:
         """Refuse: the library's own way in. Use `write` and `read`."""

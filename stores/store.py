@@ -1,7 +1,7 @@
 """A store: everything durable, behind one object."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -46,6 +46,26 @@ class Store(InfrastructureFactory[TrackingRecorder]):
         all by a store whose database tells nothing, as here.
         """
         return lambda: None
+
+    def damages(self) -> Iterator[str]:
+        """Look through all that the store is made of, and say what is damaged below its rows. Nothing here."""
+        yield from ()
+
+    def empty_journal(self) -> bool:
+        """Take what was deleted out of the database's own journal too; False where readers kept it from that.
+
+        Nothing to do here.
+        """
+        return True
+
+    def vacuum(self) -> None:
+        """Delete orphans, and make the store anew of what is in it: the text of what was deleted is in it nowhere.
+
+        It takes its time, and as much room again meanwhile; others can read, and wait to write. Raises
+        StoreUnavailableError where somebody is in the way for too long; then nothing is lost, and it can be called
+        again.
+        """
+        self.recorder.delete_orphans()
 
     @abstractmethod
     def close(self) -> None:

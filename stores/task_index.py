@@ -80,8 +80,10 @@ UPDATE_STEADY = (
 )
 UPDATE = f"UPDATE task_index SET {', '.join(f'{name}=?' for name in COLUMNS[1:])} {_KEY}"
 DELETE_ALL = "DELETE FROM task_index"
+DELETE = f"{DELETE_ALL} {_KEY}"
 SELECT = f"SELECT {_ALL} FROM task_index"
 SELECT_ONE = f"{SELECT} WHERE id=?"
+SELECT_PAGE = f"{SELECT} WHERE id>? ORDER BY id LIMIT ?"
 SELECT_HELD = f"{SELECT} WHERE hold=? AND (updated, id)>(?, ?) ORDER BY updated, id LIMIT ?"
 
 

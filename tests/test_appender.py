@@ -16,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors import appender as module
-from actors.appender import Appender, Decide
+from actors import parts
+from actors.appender import Appender
 from actors.mapper import token_of
+from actors.parts import Decide
 from actors.patience import Patience
 from actors.task_log import TaskLog, index_row
 from domain.errors import OwnershipLost, UnknownTaskError, UnreadableTaskError
@@ -365,7 +367,7 @@ def test_another_task_that_has_the_id_now_is_not_taken_for_what_was_torn_away(st
 class InterruptAt:
     """Interrupts the thread that it is set in, once, when it comes to the `nth` line of the code that appends."""
 
-    FILES = (module.__file__, fold.__code__.co_filename)
+    FILES = (module.__file__, parts.__file__, fold.__code__.co_filename)
     ATOMIC = ("with self._mutex:", "try:", "finally:")
     """Where no interrupt comes through: the interpreter looks for one at calls, and a lock is left in the same step."""
 
@@ -468,7 +470,7 @@ def test_who_is_itself_in_flight_waits_for_its_answer_whatever_its_turn(
 ) -> None:
     turn_over, waits_on = threading.Event(), threading.Event()
 
-    class Word(module.SimpleQueue):  # type: ignore[type-arg]
+    class Word(parts.SimpleQueue):  # type: ignore[type-arg]
         def get(self, block: bool = True, timeout: float | None = None) -> None:
             if timeout is not None:
                 assert turn_over.wait(SOON)
@@ -481,7 +483,7 @@ def test_who_is_itself_in_flight_waits_for_its_answer_whatever_its_turn(
         turn_over.set()
         assert waits_on.wait(SOON)
 
-    monkeypatch.setattr(module, "SimpleQueue", Word)
+    monkeypatch.setattr(parts, "SimpleQueue", Word)
     appender = owned(store)
     told = together(appender, brings(appender, outcome("1"), inside=inside), brings(appender, outcome("2"), turn=1))
     assert [paths(one) for one in told] == [["1"], ["2"]]

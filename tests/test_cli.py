@@ -13,8 +13,8 @@ from actors.cli import app
 from tests.shell import Shell, agent_named, words_of
 
 COMMANDS = [
-    *("approvals", "approve", "cancel", "check", "demo", "list", "reject", "release", "replay", "resolve", "run"),
-    *("show", "signal", "tree", "worker"),
+    *("approvals", "approve", "cancel", "check", "delete", "demo", "list", "reindex", "reject", "release", "replay"),
+    *("resolve", "run", "show", "signal", "tree", "vacuum", "verify", "worker"),
 ]
 
 

@@ -37,7 +37,7 @@ from actors.testing import CrashPlan, FakeClock, every_crash_point
 from actors.threads import Job
 from domain.events import Completed, Held, Passivated, StepStarted, StepSucceeded, TaskEvent
 from domain.task import AgentTask
-from stores import Store
+from stores import Store, StoreUnavailableError
 from stores.crash import CrashingStore
 from tests.lives import PATIENCE, bodies, kinds, live, log, wait_for
 
@@ -892,17 +892,41 @@ def test_no_thread_left_at_one_moment_is_no_error_and_no_strike(
     assert len(succeeded) == 2  # each outcome once
 
 
+class Stumbling:
+    """A store that stumbles once over each append of a step, at a point of it."""
+
+    dead = False
+
+    def __init__(self, point: str) -> None:
+        self.point = point
+        self.met: set[int] = set()
+
+    def reach(self, point: str, *, version: int = 0, topics: tuple[str, ...] = (), **_: object) -> None:
+        if point == self.point and version not in self.met and any(topic.startswith("step.") for topic in topics):
+            self.met.add(version)
+            raise StoreUnavailableError("away", reason="away", unknown_fate=True)
+
+    def check(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("threads", [0, float("inf")])
+@pytest.mark.parametrize("point", ["append.before", "append.inside", "append.after"])
 @pytest.mark.parametrize("what", ["limited", "async step", "sync agent", "retry"])
-def test_no_outcome_is_lost_where_the_machine_never_has_a_thread_that_commits(
-    disk: Store, monkeypatch: pytest.MonkeyPatch, what: str
+def test_no_outcome_is_lost_or_doubled_where_each_append_of_an_async_agent_stumbles(
+    disk: Store, monkeypatch: pytest.MonkeyPatch, what: str, point: str, threads: float
 ) -> None:
+    """It is gone on with on a thread, or, where the machine never has one, right there."""
     tries.clear()
-    machine = NoThread(monkeypatch, "perdure-commit", float("inf"))
+    machine, plan = NoThread(monkeypatch, "perdure-commit", threads), Stumbling(point)
     got = {"limited": "limited", "retry": "second"}.get(what, "answer")
 
-    assert live(disk, async_flow, what, strikes=1, clock=FakeClock(jump=True)) == [got, "answer"]
-    assert machine.refused
+    store = CrashingStore(disk, plan)
+    assert live(store, async_flow, what, strikes=1, clock=FakeClock(jump=True)) == [got, "answer"]
+    assert len(plan.met) >= 4
+    assert bool(machine.refused) is bool(threads)
     assert "Restarted" not in kinds(disk)
+    assert len([event for event in log(disk) if isinstance(event, StepSucceeded)]) == 2
 
 
 def test_no_thread_left_to_ask_what_became_of_a_doubt_is_no_error(

@@ -12,10 +12,10 @@ import pytest
 from actors import AgentSystem, agent, receive, step
 from domain.events import Completed, StepStarted, StepSucceeded, TaskEvent
 from stores import Store, StoreUnavailableError, open_store
+from stores.contract.kit import events, row
 from tests.lives import PATIENCE, wait_for
 from tests.postgres import Server, fresh_schema, own_server
 from tests.proxy import Proxy
-from tests.test_stores import events, row
 
 entered: list[int] = []
 inside, go_on = threading.Event(), threading.Event()

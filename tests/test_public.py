@@ -22,6 +22,7 @@ import domain
 import domain.errors
 import stores
 import stores.errors
+from actors.keeping import Keeper
 from actors.spawning import Spawner
 from domain.faults import Fault
 from stores import IndexRow
@@ -73,11 +74,11 @@ def test_every_error_that_a_caller_may_catch_is_exported() -> None:
 
 # ------------------------------------------------------------------ two colours
 
-NO_TWIN = {"entity", "group", "know", "task", "tree", "wake", "may_go_on", "will_look_at"}
+NO_TWIN = {"entity", "group", "know", "start", "task", "tree", "wake", "may_go_on", "will_look_at"}
 """Methods of a system that never wait for the store; what a task's `follow` gives has two colours itself."""
 
 
-KINDS = [actors.AgentSystem, actors.TaskRef, actors.TaskGroup, Spawner]
+KINDS = [actors.AgentSystem, actors.TaskRef, actors.TaskGroup, Spawner, Keeper]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -1,4 +1,4 @@
-"""Who is alive: a lock says so, whichever way a worker ends."""
+"""Who is alive: a lock says so, whichever way a worker ends. What every store guarantees of it: stores/contract."""
 
 import contextlib
 import subprocess
@@ -9,19 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stores import Store, StoreClosedError, Workers, open_store
+from stores import Store, open_store
 from stores.file_lock import FileLock
 from stores.workers import FileWorkers, WorkerLock
 
 TIMEOUT = 30
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workers]:
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db"
-    with open_store(request.getfixturevalue("postgres") if request.param == "postgres" else url) as store:
-        yield store.workers
 
 
 @pytest.fixture
@@ -51,48 +44,6 @@ lock = store.workers.hold("w", {{"pid": os.getpid()}})
             yield process
         finally:
             process.kill()
-
-
-def test_a_worker_is_alive_until_it_is_released(workers: Workers) -> None:
-    assert not workers.is_alive("w")
-    lock = workers.hold("w", {"pid": 1})
-    other = workers.hold("v", {})
-    assert lock.id == "w"
-    assert workers.is_alive("w")
-    assert workers.live() == {"v": {}, "w": {"pid": 1}}
-    lock.release()
-    lock.release()
-    assert not workers.is_alive("w")
-    assert workers.is_alive("v")
-    other.abandon()
-    assert workers.live() == {}
-
-
-def test_a_worker_may_say_something_else_of_itself(workers: Workers) -> None:
-    lock = workers.hold("w", {"tasks": list(range(100))})
-    lock.update({"tasks": []})
-    assert workers.live() == {"w": {"tasks": []}}
-    lock.update({"note": "é" * 500})
-    assert workers.live() == {"w": {"note": "é" * 500}}
-    lock.release()
-    with pytest.raises(StoreClosedError):
-        lock.update({})
-    assert workers.live() == {}
-
-
-def test_two_workers_cannot_have_one_id(workers: Workers) -> None:
-    lock = workers.hold("w", {"pid": 1})
-    with pytest.raises(ValueError, match="in use"):
-        workers.hold("w", {"pid": 2})
-    assert workers.live() == {"w": {"pid": 1}}
-    lock.release()
-
-
-@pytest.mark.parametrize("worker_id", ["", "../w", "a/b", "a b", "w\0", "ü", "w" * 101])
-def test_a_worker_id_is_a_plain_word(workers: Workers, worker_id: str) -> None:
-    with pytest.raises(ValueError, match="worker id"):
-        workers.hold(worker_id, {})
-    assert not workers.is_alive(worker_id)
 
 
 def test_closing_the_store_releases_its_workers(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""What wakes recovery: to look at the store, or for tasks that were just made here and need no look."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from stores import IndexRow
+
+
+class Bell:
+    """Wakes one thread, and tells it why. Any thread may ring."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+        self._rows: deque[IndexRow] = deque()
+        self._look = False
+
+    def set(self) -> None:
+        """Have the store looked at, at once."""
+        self._look = True
+        self._rung.set()
+
+    def hand(self, row: IndexRow) -> None:
+        """Hand over a task that was just made, and is due."""
+        self._rows.append(row)
+        self._rung.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is rung, at most so many seconds; tells whether it was. Rings stay until they are taken."""
+        return self._rung.wait(timeout)
+
+    def take(self) -> tuple[list[IndexRow], bool]:
+        """Take all rings so far: the tasks that were handed over, and whether the store is to be looked at."""
+        self._rung.clear()
+        look, self._look = self._look, False
+        rows: list[IndexRow] = []
+        while self._rows:
+            rows.append(self._rows.popleft())
+        return rows, look

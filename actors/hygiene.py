@@ -1,0 +1,149 @@
+"""The commands that look after a store: delete, vacuum, verify, reindex. None of them runs a task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from contextlib import closing
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from actors.command import DEFAULT_STORE, StoreUrl, existing, full_id, options
+from actors.keeping import checked_endings
+from actors.mapper import is_stream
+from actors.system import AgentSystem
+from actors.target import CommandError
+from actors.task_log import TaskLog
+from actors.verify import Read, verify
+from actors.wording import plain
+from domain.state import ENDED, UNREADABLE, Status
+from stores import Store, StoreCorruptError
+
+UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+"""Seconds of what follows the number of an age."""
+
+
+def delete(
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The task's whole id.", show_default=False)] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="AGE", help="All that ended so long ago: 90s, 45m, 12h, 30d.")
+    ] = None,
+    status: Annotated[
+        str, typer.Option("--status", metavar="S", help="With --older-than: which endings, with commas between.")
+    ] = ",".join(ENDED),
+    force: Annotated[bool, typer.Option("--force", help="Also a task whose log cannot be read.")] = False,
+    vacuum: Annotated[bool, typer.Option("--vacuum", help="Do what `perdure vacuum` does, after it.")] = False,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Delete one task, or all that ended some time ago.
+
+    Log, index row, heartbeats and what was emitted go, in one transaction for each task. One that has not ended is
+    refused, with the command that ends it. A parent is told of its child's end first. In an SQLite file some text may
+    stand in unused parts until `perdure vacuum`.
+
+    Exit code: 0 deleted, 2 not.
+    """
+    if (id is None) == (older_than is None):
+        raise CommandError("say one of two: a task's ID, or --older-than AGE")
+    if older_than is not None and force:
+        raise CommandError("--force is for one task, by its ID")
+    with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
+        if id is not None:
+            _check_id(opened, id)
+            system.task(id).delete(force=force)
+            typer.echo(plain(f"{id}: deleted"))
+        else:
+            deleted = system.delete_ended(age_of(older_than or ""), status=_endings(status))
+            typer.echo(f"{deleted:,} task{'s' if deleted != 1 else ''} deleted")
+        _clear(opened, store, vacuum=vacuum)
+
+
+def _check_id(store: Store, id: str) -> None:
+    """Refuse the beginning of an id: what is deleted is gone."""
+    full = full_id(store, id)
+    if full != id:
+        raise CommandError(f"there is no task {id!r}, and the whole id is wanted to delete one: {quote(full)}")
+
+
+def _endings(status: str) -> Collection[Status]:
+    try:
+        return checked_endings([one.strip() for one in status.split(",")])
+    except ValueError as error:
+        raise CommandError(f"--status: {error}") from None
+
+
+def age_of(text: str) -> float:
+    """Give an age in seconds. Raises CommandError.
+
+    >>> age_of("90s"), age_of("1.5h"), age_of("30d")
+    (90.0, 5400.0, 2592000.0)
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", text)
+    if found is None:
+        raise CommandError(f"--older-than takes a number and s, m, h, d or w, such as 30d, not {text!r}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def _clear(store: Store, url: str, *, vacuum: bool) -> None:
+    """Take what was deleted out of the database's files, as far as that was asked for; say what is left."""
+    if vacuum:
+        store.vacuum()
+        return
+    emptied = store.empty_journal()
+    where = "unused parts of the file" if emptied else "the write-ahead log, which others read, and unused parts"
+    typer.echo(f"some text may still stand in {where}, until: perdure vacuum{options(url)}", err=True)
+
+
+def vacuum(store: StoreUrl = DEFAULT_STORE) -> None:
+    """Make the store anew: no trace of what was deleted is left.
+
+    The room that it took is free then. It needs as much room again meanwhile. Others can read, and wait to write.
+    """
+    with closing(existing(store)) as opened:
+        opened.vacuum()
+        typer.echo(plain(f"{opened.url}: done"))
+
+
+def verify_store(store: StoreUrl = DEFAULT_STORE) -> None:
+    """Read and replay everything, and say what is wrong and where.
+
+    Checksums, gaps, endings, the index against the logs, orphans, and the file itself. Nothing is changed; workers may
+    go on meanwhile. Whether today's code fits the open tasks is for `perdure check`.
+
+    Exit code: 0 sound, 1 something is wrong.
+    """
+    read, wrong = Read(), 0
+    try:
+        with closing(existing(store)) as opened:
+            for text in verify(TaskLog(opened), read):
+                typer.echo(plain(text))
+                wrong += 1
+            url = opened.url
+    except StoreCorruptError as error:
+        typer.echo(plain(str(error)))
+        raise typer.Exit(1) from None
+    verdict = "sound" if not wrong else f"{wrong:,} thing{'s are' if wrong != 1 else ' is'} wrong"
+    entities = f", {read.entities:,} entities" if read.entities else ""
+    typer.echo(plain(f"{url}: {read.tasks:,} tasks{entities}, {read.events:,} events: {verdict}"), err=wrong > 0)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def reindex(store: StoreUrl = DEFAULT_STORE) -> None:
+    """Make the index again from the logs.
+
+    Refused while a worker lives. A task whose log cannot be read is held, and named.
+
+    Exit code: 0 done, 1 done, and some logs cannot be read, 2 not done.
+    """
+    with closing(existing(store)) as opened:
+        rows = TaskLog(opened).rebuild_index()
+        entities = sum(is_stream(row.id) for row in rows)
+        typer.echo(plain(f"{opened.url}: {len(rows) - entities:,} tasks, {entities:,} entities"))
+    unreadable = [row for row in rows if row.hold == UNREADABLE]
+    for row in unreadable:
+        typer.echo(plain(row.note), err=True)
+    if unreadable:
+        raise typer.Exit(1)

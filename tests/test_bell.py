@@ -1,0 +1,95 @@
+"""New tasks are begun with at once, without a look at the store; whoever stands in line goes before them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from actors import AgentSystem, agent, sleep
+from actors.bell import Bell
+from stores import IndexRow, open_store
+
+TIMEOUT = 20.0
+ROW = IndexRow("a", "birth", 1, 0, "queued", "agent", 1.0, 1.0, 1.0)
+
+
+@agent(name="bell: quick")
+def quick(number: int) -> int:
+    return number
+
+
+@agent(name="bell: sleeper")
+def sleeper() -> str:
+    sleep(0.5)
+    return "slept"
+
+
+def test_a_ring_tells_what_it_is_for_and_is_taken_once() -> None:
+    bell = Bell()
+    assert not bell.wait(0)
+    bell.hand(ROW)
+    bell.hand(ROW._replace(id="b"))
+    assert bell.wait(0)
+    assert bell.take() == ([ROW, ROW._replace(id="b")], False)
+    assert not bell.wait(0)
+    bell.set()
+    bell.hand(ROW)
+    assert bell.take() == ([ROW], True)
+    assert bell.take() == ([], False)
+
+
+def test_new_tasks_are_begun_without_a_look_at_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    with open_store("memory:") as store:
+        select = store.recorder.select_ready
+
+        def counted(now: float, **more: object) -> list[IndexRow]:
+            looks.append(now)
+            return select(now, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(store.recorder, "select_ready", counted)
+        with AgentSystem(store) as system:
+            assert system.spawn(quick, -1).result(TIMEOUT) == -1
+            before = len(looks)
+            for number in range(200):
+                assert system.spawn(quick, number).result(TIMEOUT) == number
+            assert len(looks) - before < 50
+
+
+def test_a_stream_of_new_tasks_does_not_put_off_what_is_due() -> None:
+    over = threading.Event()
+    with AgentSystem("memory:") as system:
+
+        def stream() -> None:
+            number = 0
+            while not over.is_set():
+                number += 1
+                system.spawn(quick, number).result(TIMEOUT)
+
+        task = system.spawn(sleeper)
+        spawner = threading.Thread(target=stream)
+        spawner.start()
+        try:
+            assert task.result(TIMEOUT) == "slept"
+        finally:
+            over.set()
+            spawner.join(TIMEOUT)
+
+
+def test_who_stands_in_line_goes_before_who_comes_later() -> None:
+    gate, order = threading.Event(), list[int]()
+
+    @agent(name="bell: in line")
+    def in_line(number: int) -> None:
+        order.append(number)
+        if number == 0:
+            gate.wait(TIMEOUT)
+
+    with AgentSystem("memory:", max_active=1) as system:
+        tasks = [system.spawn(in_line, number) for number in range(6)]
+        gate.set()
+        late = system.spawn(in_line, 6)
+        for task in (*tasks, late):
+            task.result(TIMEOUT)
+    assert order == list(range(7))

@@ -1,0 +1,359 @@
+"""`verify` and `reindex`: each damage is named with its place, a sound store has none, and little memory is needed."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+import tracemalloc
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import AgentSystem, Entity, agent, emit, entity, event, heartbeat, receive, spawn_child, step
+from actors.appender import Appender
+from actors.mapper import TaskMapper
+from actors.task_log import TaskLog
+from actors.verify import Read, verify
+from domain.events import Completed
+from stores import Store, open_store
+from stores.sqlite_file import PAGE_SIZE
+from tests.families import Unclaimed, children_of, unknown_to_workers
+from tests.lives import PATIENCE, wait_for
+from tests.shell import Shell
+
+
+class Jar(Entity):
+    TOPIC = "verify.jar"
+
+    def __init__(self) -> None:
+        self.coins = 0
+
+    def put(self, coins: int) -> None:
+        self.added(coins)
+
+    @event("Put")
+    def added(self, coins: int) -> None:
+        self.coins += coins
+
+
+@step
+def work(word: str) -> str:
+    heartbeat(word)
+    emit(word)
+    return word * 10
+
+
+@agent(name="verify: work")
+def working(word: str) -> str:
+    entity(Jar, "one").ask(Jar.put, 1)
+    return work(word)
+
+
+@agent(name="verify: waits")
+def waiting() -> Any:
+    return receive("go")
+
+
+@agent(name="verify: parent")
+def parent() -> Any:
+    return spawn_child(unknown_to_workers, on_parent_end="abandon").result()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with a bit of everything, and nobody at work."""
+    file = tmp_path / "tasks.db"
+    with Unclaimed(), AgentSystem(f"sqlite:///{file}") as system:
+        for word in ("one", "two"):
+            system.spawn(working, word, id=word).result(PATIENCE)
+        open_tasks = [system.spawn(waiting, id="open"), system.spawn(parent, id="parent")]
+        wait_for(lambda: all(task.status() == "waiting" for task in open_tasks))
+    return file
+
+
+def found(path: Path) -> list[str]:
+    with open_store(f"sqlite:///{path}") as store:
+        return list(verify(TaskLog(store), Read()))
+
+
+def edit(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for sql in statements:
+            assert connection.execute(sql).rowcount > 0
+
+
+def test_a_sound_store_has_nothing_wrong_and_all_of_it_was_read(path: Path) -> None:
+    read = Read()
+    with open_store(f"sqlite:///{path}") as store:
+        assert list(verify(TaskLog(store), read)) == []
+        rows = [row for name in store.recorder.select_ids() for row in store.recorder.select_events(name)]
+    assert (read.tasks, read.entities, read.events) == (5, 1, len(rows))
+
+
+ONE = "WHERE originator_id='one' AND originator_version"
+JAR = "WHERE originator_id LIKE 'verify.jar%' AND originator_version"
+DAMAGES = {
+    f"UPDATE stored_events SET state=x'' {ONE}=3": r"^task one: version 3 of its log cannot be read: .*; mended, .*",
+    f"UPDATE stored_events SET topic='task.completed' {ONE}=3": "^task one: version 3 .*checksum does not match",
+    f"DELETE FROM stored_events {ONE}=2": r"^task one: version 3 .* is where version 2 is expected",
+    f"DELETE FROM stored_events {ONE}=1": r"^task one: version 2 .*(checksum|task\.created)",
+    f"DELETE FROM stored_events {ONE}>5": "^task one: its index row has head [0-9]+, its log says 5; .*perdure reindex",
+    "UPDATE task_index SET status='failed' WHERE id='two'": "^task two: its index row has status 'failed', its log says"
+    " 'completed'; stop the workers, then: perdure reindex$",
+    "UPDATE task_index SET birth='x' WHERE id='open'": "^task open: its index row has birth 'x', its log says",
+    "DELETE FROM task_index WHERE id='open'": "^task open: the index has no row of it; .*perdure reindex",
+    "DELETE FROM stored_events WHERE originator_id='open'": "^task open: the index has a row of it, and its log",
+    "INSERT INTO heartbeats VALUES ('ghost', '1', 'b', 1, 'x')": "^task ghost: heartbeats of birth b that no task has,"
+    " 1; they go by: perdure vacuum$",
+    "UPDATE emissions SET birth='x' WHERE task_id='one'": "^task one: emissions of birth x that no task has, 1; ",
+    f"UPDATE stored_events SET state=CAST(state||'?' AS BLOB) {JAR}=2": "^entity verify.jar one: version 2: its check",
+    f"DELETE FROM stored_events {JAR}=2": "^entity verify.jar one: version 2: it is missing$",
+    f"UPDATE stored_events SET state=x'00' {JAR}=1": "^entity verify.jar one: version 1: ",
+    "UPDATE task_index SET head=1 WHERE status='entity'": "^entity verify.jar one: its index row has head 1, its log s",
+}
+
+
+@pytest.mark.parametrize(("sql", "told"), DAMAGES.items(), ids=DAMAGES)
+def test_each_damage_is_named_with_its_place_and_is_the_only_one(path: Path, sql: str, told: str) -> None:
+    edit(path, sql)
+    faults = found(path)
+    assert_only(faults, told)
+
+
+def assert_only(faults: list[str], told: str) -> None:
+    """All that is told is of one task or entity, and the first of it is this."""
+    assert faults, "nothing was found"
+    assert re.search(told, faults[0]), faults
+    assert {fault.split(":")[0] for fault in faults} == {faults[0].split(":")[0]}
+
+
+@pytest.mark.parametrize("at", [0, 9, 30, -1])
+def test_four_flipped_bytes_inside_a_value_are_named_with_task_and_version(path: Path, at: int) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        ((state,),) = connection.execute(f"SELECT state FROM stored_events {ONE}=6").fetchall()
+        start = at if at >= 0 else len(state) - 4
+        spoilt = state[:start] + bytes(byte ^ 0x55 for byte in state[start : start + 4]) + state[start + 4 :]
+        connection.execute(f"UPDATE stored_events SET state=? {ONE}=6", (spoilt,))
+    assert_only(found(path), "^task one: version 6 of its log cannot be read: ")
+
+
+def test_what_stands_behind_an_ending_is_named(path: Path) -> None:
+    with open_store(f"sqlite:///{path}") as store:
+        row = store.recorder.select_entry("one")
+        assert row is not None
+        second = Completed("one", row.head + 1, 1.0, "twice")
+        stored = TaskMapper().to_stored_event(second, birth=row.birth)
+        entry = row._replace(head=row.head + 1, updated=1.0)
+        store.recorder.insert_events([stored], entry=entry, expected=(row.birth, row.head))
+    assert found(path) == [
+        f"task one: version {entry.head} is task.completed, and it ended before, by task.completed",
+    ]
+
+
+def test_a_parent_that_has_heard_of_no_end_of_a_child_that_is_gone_is_named(path: Path) -> None:
+    with open_store(f"sqlite:///{path}") as store:
+        (child,) = children_of(store, "parent")
+        row = store.recorder.select_entry(child)
+        assert row is not None
+        store.recorder.delete_task(child, expected=(row.birth, row.head))
+    assert found(path) == [f"task parent: its child {child} is gone, and it was told of no end: perdure cancel parent"]
+
+
+def test_a_mended_task_that_is_still_held_is_named_with_what_lets_it_go_on(path: Path) -> None:
+    edit(path, "UPDATE task_index SET status='held', hold='unreadable', due=NULL WHERE id='open'")
+    assert found(path) == ["task open: its log can be read, and it is still held: perdure release open"]
+
+
+def test_a_damaged_page_is_named_and_what_else_can_be_read_is_looked_at(path: Path) -> None:
+    with open_store(f"sqlite:///{path}") as store:
+        log = TaskLog(store)
+        for number in range(300):
+            log.create(f"more{number:03}", waiting.name, [["x" * 100], {}], {})
+    content = bytearray(path.read_bytes())
+    victim = content.index(b'"' + b"x" * 100)
+    page = victim // PAGE_SIZE
+    content[page * PAGE_SIZE : (page + 1) * PAGE_SIZE] = b"\xff" * PAGE_SIZE
+    path.write_bytes(content)
+    faults = found(path)
+    assert any("Tree" in fault or "page" in fault for fault in faults), faults
+    assert any(fault.startswith(f"sqlite:///{path}: damaged") or "malformed" in fault for fault in faults), faults
+
+
+def test_nothing_is_wrong_with_a_store_while_workers_are_at_work_on_it(path: Path) -> None:
+    over, faults = threading.Event(), list[str]()
+
+    def look() -> None:
+        while not over.is_set():
+            faults.extend(found(path))
+
+    with AgentSystem(f"sqlite:///{path}") as system:
+        looking = threading.Thread(target=look)
+        looking.start()
+        for number in range(60):
+            task = system.spawn(working, "x", id=f"w{number}")
+            if number % 3 == 0:
+                task.result(PATIENCE)
+                task.delete()
+        system.task("open").signal("go", 1)
+        for number in range(60):
+            if number % 3:
+                system.task(f"w{number}").result(PATIENCE)
+        over.set()
+        looking.join(PATIENCE)
+    assert faults == []
+    assert found(path) == []
+
+
+def big(store: Store, count: int) -> None:
+    """Fill a store with tasks that have not begun, by the statements of an append, many in one transaction."""
+    log = TaskLog(store)
+    log.create("t", waiting.name, [["x" * 400], {}], {})
+    recorder: Any = store.recorder
+    mapper, row = TaskMapper(), recorder.select_entry("t")
+    (created,) = log.events.get("t")
+
+    def insert(cursor: sqlite3.Cursor) -> None:
+        for number in range(count):
+            name = f"n{number:06}"
+            facts = vars(created) | {"originator_id": name}
+            event = mapper.to_stored_event(type(created)(*facts.values()), birth=row.birth)
+            cursor.execute("INSERT INTO task_index VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", row._replace(id=name))
+            cursor.execute("INSERT INTO stored_events VALUES (?,?,?,?)", (name, 1, event.topic, event.state))
+
+    recorder.datastore.write(insert)
+
+
+def test_memory_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
+    peaks = []
+    for count in (2_000, 8_000):
+        with open_store(f"sqlite:///{tmp_path}/{count}.db") as store:
+            big(store, count)
+            tracemalloc.start()
+            read = Read()
+            faults = list(verify(TaskLog(store), read))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert (faults, read.tasks) == ([], count + 1)
+    assert peaks[1] < peaks[0] * 1.5
+
+
+# ------------------------------------------------------------------ the commands
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def at(path: Path) -> tuple[str, str]:
+    return "--store", f"sqlite:///{path}"
+
+
+def test_verify_says_that_a_store_is_sound_or_what_is_wrong_and_ends_with_1(path: Path, shell: Shell) -> None:
+    done = shell("verify", *at(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"sqlite:///{path}: 5 tasks, 1 entities, ")
+    assert done.stdout.endswith(" events: sound\n")
+    edit(path, f"UPDATE stored_events SET state=x'' {ONE}=3")
+    done = shell("verify", *at(path))
+    assert done.returncode == 1
+    assert done.stdout.startswith("task one: version 3 of its log cannot be read")
+    assert done.stderr.endswith("1 thing is wrong\n")
+
+
+@pytest.mark.parametrize("damage", [b"x" * 60, b"SQLite format 3\0" + b"\xff" * 60])
+def test_verify_names_a_damaged_header_and_changes_nothing(path: Path, shell: Shell, damage: bytes) -> None:
+    content = damage + path.read_bytes()[len(damage) :]
+    path.write_bytes(content)
+    done = shell("verify", *at(path))
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"sqlite:///{path}: damaged, or not a store of perdure")
+    assert path.read_bytes() == content
+
+
+REPAIRS: dict[str, Callable[[Path], None]] = {
+    "a row is lost": lambda path: edit(path, "DELETE FROM task_index WHERE id='open'"),
+    "all rows are lost": lambda path: edit(path, "DELETE FROM task_index"),
+    "a row is another": lambda path: edit(path, "UPDATE task_index SET status='completed', due=NULL WHERE id='open'"),
+    "a log is lost": lambda path: edit(path, "DELETE FROM stored_events WHERE originator_id='two'"),
+}
+
+
+@pytest.mark.parametrize("damage", REPAIRS.values(), ids=REPAIRS)
+def test_reindex_makes_the_index_again_and_the_store_is_sound(
+    path: Path, shell: Shell, damage: Callable[[Path], None]
+) -> None:
+    damage(path)
+    assert found(path)
+    done = shell("reindex", *at(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " tasks, 1 entities\n" in done.stdout
+    with open_store(f"sqlite:///{path}") as store:
+        store.vacuum()  # what a lost log has left behind
+    assert found(path) == []
+    with AgentSystem(f"sqlite:///{path}") as system:
+        system.task("open").signal("go", 7)
+        assert system.task("open").result(PATIENCE) == 7
+
+
+def test_reindex_names_what_cannot_be_read_and_is_refused_while_a_worker_lives(path: Path, shell: Shell) -> None:
+    edit(path, f"UPDATE stored_events SET state=x'' {ONE}=3")
+    done = shell("reindex", *at(path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("task one: version 3 of its log cannot be read")
+    with AgentSystem(f"sqlite:///{path}"):
+        done = shell("reindex", *at(path))
+        assert done.returncode == 2
+        assert "the index cannot be rebuilt while a worker lives" in done.stderr
+
+
+def test_delete_deletes_one_task_by_its_whole_id_or_all_by_age(path: Path, shell: Shell) -> None:
+    done = shell("delete", "one", *at(path))
+    assert (done.returncode, done.stdout) == (0, "one: deleted\n")
+    assert "some text may still stand in unused parts of the file, until: perdure vacuum --store" in done.stderr
+    refusals = {
+        ("one",): "there is no task 'one'",
+        ("tw",): "there is no task 'tw', and the whole id is wanted to delete one: two",
+        ("open",): "task open has not ended, it is waiting, and nothing was deleted: call it off first, perdure cancel",
+        (): "say one of two: a task's ID, or --older-than AGE",
+        ("two", "--older-than", "1d"): "say one of two",
+        ("--older-than", "1 month"): "--older-than takes a number and s, m, h, d or w, such as 30d, not '1 month'",
+        ("--older-than", "0s", "--status", "open"): "--status: status is a collection of completed, failed, cancelled",
+        ("--older-than", "0s", "--force"): "--force is for one task",
+    }
+    for words, why in refusals.items():
+        done = shell("delete", *words, *at(path))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert why in done.stderr
+    assert shell("delete", "--older-than", "30d", *at(path)).stdout == "0 tasks deleted\n"
+    done = shell("delete", "--older-than", "0s", "--status", "completed,failed", "--vacuum", *at(path))
+    assert (done.stdout, done.stderr) == ("1 task deleted\n", "")
+    assert b"twotwotwo" not in b"".join(file.read_bytes() for file in path.parent.glob("tasks.db*") if file.is_file())
+    assert found(path) == []
+
+
+def test_vacuum_gives_back_the_room_while_a_worker_is_at_work(path: Path, shell: Shell) -> None:
+    with open_store(f"sqlite:///{path}") as store:
+        log = TaskLog(store)
+        for number in range(200):
+            appender = Appender(log, log.create(f"big{number}", waiting.name, [["SECRET" * 500], {}], {}))
+            appender.append(lambda task, now: task.request_cancel(now, "", "ann", 1.0))
+    with AgentSystem(f"sqlite:///{path}") as system:
+        assert system.delete_ended(0) == 202
+        before = path.stat().st_size
+        done = shell("vacuum", *at(path))
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"sqlite:///{path}: done\n", "")
+        assert path.stat().st_size < before / 3
+        assert system.spawn(working, "later").result(PATIENCE) == "later" * 10
+        content = b"".join(file.read_bytes() for file in path.parent.glob("tasks.db*") if file.is_file())
+    assert b"SECRET" not in content
+    assert found(path) == []
+
+
+def test_a_jar_is_known_to_no_command_and_its_log_is_looked_at_all_the_same(path: Path, shell: Shell) -> None:
+    edit(path, f"UPDATE stored_events SET state=CAST(state||'?' AS BLOB) {JAR}=2")
+    assert shell("verify", *at(path)).stdout.startswith("entity verify.jar one: version 2: its checksum")

@@ -53,6 +53,9 @@ class CrashingStore(Store):
     def hurry(self, *, on: bool) -> None:
         self.inner.hurry(on=on)
 
+    def listen(self, tell: Callable[[Collection[str] | None], object]) -> Callable[[], None]:
+        return self.inner.listen(lambda ids: None if self.plan.dead else tell(ids))
+
     def damages(self) -> Iterator[str]:
         self.check()
         return self.inner.damages()

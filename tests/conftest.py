@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stores import Store, open_store
+from tests.postgres import fresh_schema, shared_url
 from tests.scenario_kit import World
 
 
@@ -79,3 +81,16 @@ def families() -> Iterator[None]:
     yield
     for gate in gates.values():
         gate.set()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> str:
+    """Give the URL of a real server, one for the whole run."""
+    return shared_url(os.environ.get("PYTEST_XDIST_TESTRUNUID", "") or str(os.getpid()))
+
+
+@pytest.fixture
+def postgres(postgres_server: str) -> Iterator[str]:
+    """Give the URL of a store in PostgreSQL that is this test's own, and not there yet."""
+    with fresh_schema(postgres_server) as url:
+        yield url

@@ -16,7 +16,7 @@ from tests.scenario_kit import World
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--trials", type=int, default=40, help="how often a test that kills real processes tries")
+    parser.addoption("--trials", type=int, default=15, help="how often a test that kills real processes tries")
     parser.addoption("--unscaled", action="store_true", help="play scenarios about leases in their own time")
     parser.addoption("--seeds", type=int, default=3, help="how many random seeds a test of random runs takes")
     parser.addoption(

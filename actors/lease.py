@@ -53,9 +53,9 @@ class Lease(SupervisedActor):
         while not self._worker.over.wait(pause):
             began = time.monotonic()
             try:
+                self._retire_if_outdated()  # first: what a newer perdure has changed may be in the way of the rest
                 self._beat(began)
                 self._watch()
-                self._retire_if_outdated()
                 self._worker.look_after()
             except StoreError as error:
                 pause = 0.0 if self._worker.over.is_set() else outage.met(error)

@@ -72,6 +72,8 @@ class Outbox:
         for row in rows:
             try:
                 child = self._child(row)
+            except UnknownTaskError:
+                continue  # it was deleted meanwhile, and its parent told before
             except PerdureError as error:
                 self._rest([row], error)
             else:
@@ -85,6 +87,8 @@ class Outbox:
         try:
             return self._log.load(row.id)
         except UnknownTaskError as error:
+            if self._log.recorder.select_entry(row.id) is None:
+                raise
             raise UnreadableTaskError(f"{error}, but an index row of it", task_id=row.id, version=1) from None
 
     def _tell(self, parent: str, children: Sequence[tuple[IndexRow, AgentTask]]) -> None:

@@ -14,7 +14,7 @@ from actors.mapper import SEPARATOR, is_stream
 from actors.task_log import UNTOLD, TaskLog, index_row
 from domain.errors import UnreadableTaskError
 from domain.fold import fold
-from domain.state import UNREADABLE
+from domain.state import ENDED, UNREADABLE
 from domain.task import AgentTask
 from domain.waits import child_name
 from stores import IndexRow, StoreCorruptError
@@ -119,8 +119,9 @@ def _task(log: TaskLog, task_id: str, row: IndexRow | None) -> tuple[int, list[F
                 faults.append(f"version {version} is {event.TOPIC}, and it ended before, by {task.ending.TOPIC}")
             task = fold(task, [event])
     except UnreadableTaskError as error:
-        again = f"mended, it goes on after: perdure release {quote(task_id)}"
-        return version, [*faults, f"{str(error).removeprefix(f'task {task_id}: ')}; {again}"]
+        ended = row is not None and row.status in ENDED
+        again = "" if ended else f"; mended, it goes on after: perdure release {quote(task_id)}"
+        return version, [*faults, f"{str(error).removeprefix(f'task {task_id}: ')}{again}"]
     except Exception as error:  # whatever a fold makes of events that no release has written
         return version, [*faults, f"version {version} cannot follow those before: {type(error).__name__}: {error}"]
     if task is None:  # it was deleted meanwhile

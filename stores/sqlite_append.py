@@ -18,6 +18,7 @@ from stores.task_index import COLUMNS, FIRM, FREE, Birth, Expected, IndexRow
 EVENTS = "stored_events"
 _INSERT_EVENTS = f"INSERT INTO {EVENTS} (originator_id, originator_version, topic, state) VALUES "
 _EVENT = "(?, ?, ?, ?)"
+_INSERT_EVENT = _INSERT_EVENTS + _EVENT
 _WANT = f"({', '.join('?' * (len(COLUMNS) + 2))})"
 _NUMBER = {name: number for number, name in enumerate(COLUMNS, 1)}
 
@@ -60,7 +61,7 @@ class Append:
         swap(cursor, self.entry, self.expected, self.url)
         for birth in self.births:
             swap(cursor, birth.entry, None, self.url)
-        _insert(cursor, [*self.events, *(birth.event for birth in self.births)])
+        _insert(cursor, [*self.events, *(birth.event for birth in self.births)] if self.births else self.events)
         if self.inside is not None:
             self.inside()
 
@@ -132,6 +133,9 @@ def _distinct(works: Sequence[object]) -> Iterator[int]:
 
 def _insert(cursor: sqlite3.Cursor, events: Sequence[StoredEvent]) -> None:
     rows = [(event.originator_id, event.originator_version, event.topic, event.state) for event in events]
+    if len(rows) == 1:
+        cursor.execute(_INSERT_EVENT, rows[0])
+        return
     for chunk in _chunks(rows):
         cursor.execute(_INSERT_EVENTS + _rows(_EVENT, chunk), _flat(chunk))
 

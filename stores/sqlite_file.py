@@ -230,7 +230,7 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
 
     def _attempt(self, works: Sequence[Work], do: Callable[[Work, sqlite3.Cursor, str], Verdict]) -> Sequence[Verdict]:
         cursor = self._connection.cursor()
-        done = fold(cursor, works) if do is _plainly else set()
+        done = fold(cursor, works) if len(works) > 1 and do is _plainly else ()
         verdicts = [None if place in done else do(work, cursor, self.url) for place, work in enumerate(works)]
         try:
             cursor.execute("COMMIT")

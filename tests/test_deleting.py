@@ -35,6 +35,7 @@ from actors import (
 )
 from actors.appender import Appender
 from actors.entity_log import stream_of
+from actors.outbox import Outbox
 from actors.task_log import UNTOLD, TaskLog
 from actors.testing import CrashPlan, FakeClock, SimulatedCrash
 from actors.updates import cursor_of
@@ -400,6 +401,21 @@ def test_what_an_entity_has_done_for_a_deleted_task_stays_done_and_its_successor
         with pytest.raises(UnknownTaskError):
             system.task(stream_of(Till, "one")).delete()
         assert system.spawn(takes, 1).result(PATIENCE) == 11
+
+
+def test_a_child_that_is_deleted_while_its_parent_is_being_told_is_no_damage(
+    disk: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (child,) = waiting_family(disk, 1)
+    end(disk, child)
+    seen = disk.recorder.select_held(UNTOLD, limit=9)
+    with AgentSystem(disk, run=False) as client:
+        client.task(child).delete()
+    caplog.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.recorder, "select_held", lambda *_, **__: seen)  # read a moment before
+        assert not Outbox(TaskLog(disk), lambda _: None).empty()
+    assert caplog.text == ""
 
 
 # ------------------------------------------------------------------ by age

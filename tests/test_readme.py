@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from actors.testing import every_crash_point
+from tests.shell import Shell
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -125,7 +126,7 @@ def test_the_trip_is_paid_for_once_or_undone_wherever_it_dies(weather: Path, mon
             assert ("undo/1" in undone) is not approves
 
 
-def test_every_command_that_is_named_exists() -> None:
+def test_every_command_that_is_named_exists(tmp_path: Path) -> None:
     named = set(re.findall(r"`perdure (\w+)", TEXT))
     assert named >= {
         "list",
@@ -140,5 +141,5 @@ def test_every_command_that_is_named_exists() -> None:
         "signal",
         "cancel",
     }
-    for command in named:
-        assert perdure(command, "--help", cwd=ROOT).returncode == 0
+    helps = [[command, "--help"] for command in sorted(named)]
+    assert {code for code, _, _ in Shell(tmp_path).each(helps)} == {0}

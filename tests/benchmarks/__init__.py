@@ -1,4 +1,5 @@
-"""What perdure costs beside the disk: `python -m tests.benchmarks` prints a table. Nothing here is a timed test.
+"""What perdure costs beside the bare database and its peers: `python -m tests.benchmarks`. Nothing is a timed test.
 
-agents <- steps, restart, sizes;  raw <- steps;  rows, crowded <- admission;  all <- __main__
+Measured processes: work, contender <- agents <- ours;  raw, dbos_peer, langgraph_peer;  contenders <- child, crowded
+The measuring one: figures <- targets <- table, charts;  databases <- bench <- admission <- workloads <- __main__
 """

@@ -1,128 +1,138 @@
-"""Measure, and print one table: `python -m tests.benchmarks [--quick] [--folder FOLDER]`. Exit 0, whatever it shows."""
+"""Measure perdure beside the bare database and its peers, and show it: see `python -m tests.benchmarks --help`.
+
+Exit 0, whatever the figures are; what was missed is said. Nothing here is a timed test.
+"""
 
 from __future__ import annotations
 
 import argparse
-import operator
 import os
+import platform
+import sqlite3
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from tests.benchmarks import admission, restart, sizes, steps
+from tests.benchmarks import databases, raw
+from tests.benchmarks.bench import QUICK, Bench, GivenUpError, Sizes
+from tests.benchmarks.charts import draw
+from tests.benchmarks.contenders import CONTENDERS, POSTGRES, SQLITE, installed
+from tests.benchmarks.figures import Figures
+from tests.benchmarks.table import print_figures
+from tests.benchmarks.workloads import WORKLOADS, curves
 
-TARGETS: dict[str, tuple[str, float]] = {
-    "default": ("≥", 0.33),
-    "idempotent": ("≥", 0.6),
-    "restart": ("≤", 0.35),
-    "bytes": ("≤", 500),
-    "dormant": ("≤", 1.0),
-    "megabytes": ("≤", 100),
-    "threads": ("≤", 72),
-    "claim": ("≤", 5.0),
-}
+CURVES = "curves"
+PACKAGES = ("dbos", "langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "psycopg")
 
 
-def main() -> None:
-    """Measure in this order: steps, restart, sizes, many tasks."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="What perdure costs.")
-    parser.add_argument("--quick", action="store_true", help="few rounds, a tenth of the tasks: figures vary more")
-    parser.add_argument("--folder", default=tempfile.gettempdir(), help="where to write; on the disk to be measured")
-    options = parser.parse_args()
-    rounds, restarts = (3, 3) if options.quick else (15, 5)
-    table = Table(title="perdure beside raw sqlite3 (WAL, FULL, one insert and commit)", title_justify="left")
-    for heading in ("", "measured", "beside", "target", ""):
-        table.add_column(heading)
-    with steps.new_folder(Path(options.folder)) as folder:
-        for kind in steps.KINDS:
-            add_speed(table, kind, steps.measure(folder, kind, rounds))
-        add_restart(table, restart.measure(folder, restarts))
-        for kind in steps.KINDS:
-            add_size(table, kind, sizes.bytes_a_step(folder, kind))
-        add_admission(table, folder, 10 if options.quick else 1)
-    Console().print(table)
-    print(f"medians of {rounds} rounds (steps) and {restarts} restarts; a ratio is to the raw commits just before it.")
-    print("steps: inside the agent's run, from before its first step to after its last, as many commits on both sides.")
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors: on a loaded machine the figures mean little.")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, or read what was measured; then print the table and draw the charts."""
+    options = parsed(arguments)
+    sizes = QUICK if options.quick else Sizes()
+    figures = Figures.load(options.read) if options.read else measure(options, sizes)
+    if options.json:
+        figures.save(options.json)
+    print_figures(figures, Console(width=None if sys.stdout.isatty() else 190))
+    for path in draw(figures, options.charts):
+        print(f"chart: {path}")
 
 
-def add_speed(table: Table, kind: str, speed: steps.Speed) -> None:
-    """Show the rate of steps, and the raw rate and the disk of the same rounds."""
-    spread = f"{min(speed.ratios):.2f}–{max(speed.ratios):.2f}"
-    table.add_row(
-        f"{steps.STEPS} {kind} steps of one task",
-        f"{speed.ratio:.2f} of raw ({spread}), {speed.steps_per_second:,.0f} steps/s",
-        f"raw {speed.raw_per_second:,.0f} commits/s, fdatasync {speed.fdatasync * 1e6:.0f} µs",
-        *judged(kind, speed.ratio),
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description="What perdure costs, beside the bare database and, with the extra `bench`, its peers.",
     )
+    parser.add_argument("--quick", action="store_true", help="some minutes; smaller numbers, figures vary more")
+    parser.add_argument("--only", default=",".join([*WORKLOADS, CURVES]), help="such as W2,W4 or curves")
+    parser.add_argument("--who", default=",".join(CONTENDERS), help="such as raw,perdure: who is measured")
+    parser.add_argument("--on", default=f"{SQLITE},{POSTGRES}", help="which databases")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    parser.add_argument("--json", type=Path, help="keep the numbers in this file")
+    parser.add_argument("--read", type=Path, help="measure nothing: show what --json has kept")
+    parser.add_argument("--charts", type=Path, default=Path(), help="the folder for the two SVGs; here by default")
+    options = parser.parse_args(arguments)
+    for name, known in (("only", [*WORKLOADS, CURVES]), ("who", [*CONTENDERS]), ("on", [SQLITE, POSTGRES])):
+        chosen = [part.strip().casefold() for part in getattr(options, name).split(",")]
+        if unknown := set(chosen) - {part.casefold() for part in known}:
+            parser.error(f"--{name}: {', '.join(sorted(unknown))} is not one of {', '.join(known)}")
+        setattr(options, name, [part for part in known if part.casefold() in chosen])
+    return options
 
 
-def add_restart(table: Table, times: restart.Restart) -> None:
-    """Show the time to the first new step, and how much of it every program has."""
-    table.add_row(
-        f"{restart.FINISHED:,} finished steps, to the first new one",
-        f"{times.whole:.3f} s from the start of the process",
-        f"import actors {times.imports:.3f} s, python {times.python:.3f} s",
-        *judged("restart", times.whole),
-    )
+def measure(options: argparse.Namespace, sizes: Sizes) -> Figures:
+    """Measure what was asked for, on each database that is there."""
+    figures, names = Figures(), [name for name in options.who if installed(name)]
+    for package in sorted({CONTENDERS[name].needs for name in options.who if name not in names}):
+        figures.words.append(f"{package} left out: it is not installed; pip install 'perdure[bench]'")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder, ignore_cleanup_errors=True)))
+        figures.machine = machine(folder, names)
+        places: list[databases.Databases] = [databases.SQLiteFiles(folder)] if SQLITE in options.on else []
+        if POSTGRES in options.on:
+            server = stack.enter_context(databases.postgres())
+            if isinstance(server, str):
+                figures.words.append(server)
+            else:
+                places.append(server)
+        for place in places:
+            there = able(place, names, figures.words)
+            run(Bench(place, there, sizes, folder / "bytecode", said, figures.words), options, figures)
+    figures.machine["load at the end"] = f"{os.getloadavg()[0]:.1f}"
+    return figures
 
 
-def add_size(table: Table, kind: str, size: float) -> None:
-    """Show the bytes of a step; only those of a default one have a target."""
-    verdict = judged("bytes", size) if kind == "default" else ("", "")
-    table.add_row(f"a{'n' * (kind[0] in 'aeiou')} {kind} step in the file", f"{size:.0f} bytes", "", *verdict)
+def run(bench: Bench, options: argparse.Namespace, figures: Figures) -> None:
+    """Make the workloads' rows and points in one database, and keep what there is after each."""
+    for name in options.only:
+        try:
+            if name == CURVES:
+                figures.points += curves(bench)
+            else:
+                figures.rows += WORKLOADS[name](bench)
+        except GivenUpError as error:
+            figures.words.append(f"{name} on {bench.databases.kind} given up: {error}")
+        figures.rows.sort(key=lambda row: row.workload)
+        if options.json:
+            figures.save(options.json)
 
 
-def add_admission(table: Table, folder: Path, divisor: int) -> None:
-    """Show what many tasks cost that do not run."""
-    count = 100_000 // divisor
-    start = admission.dormant(folder, count)
-    beside = f"{start['imports']:.0f} MB after the imports"
-    table.add_row(
-        f"{count:,} dormant tasks, to the end of a new one",
-        f"{start['seconds']:.3f} s",
-        "",
-        *judged("dormant", start["seconds"]),
-    )
-    table.add_row("the process at its largest", f"{start['peak']:.0f} MB", beside, *judged("megabytes", start["peak"]))
-    count = 10_000 // divisor
-    crowd = admission.at_once(folder, count)
-    table.add_row(
-        f"{count:,} tasks at once, 64 active, bodies of 10 ms",
-        f"{crowd['threads']:.0f} threads alive at most",
-        f"{crowd['finished']:,} finished, {count / crowd['seconds']:,.0f} tasks/s, {crowd['peak']:.0f} MB",
-        *judged("threads", crowd["threads"]),
-    )
-    spawns = admission.spawning(folder, 1000)
-    table.add_row(
-        "spawning beside 64 bodies that block",
-        f"{spawns['rate']:,.0f} tasks/s",
-        f"{spawns['alone']:,.0f} tasks/s alone",
-        "",
-        "",
-    )
-    count = 1_000_000 // divisor
-    for name, claim in admission.claims(folder, count).items():
-        table.add_row(
-            f"the next task beside {count:,} {name}",
-            f"{claim.whole * 1e3:.2f} ms",
-            f"found in {claim.finding * 1e3:.2f} ms, claimed in {claim.claiming * 1e3:.2f} ms",
-            *judged("claim", claim.whole * 1e3),
-        )
+def able(place: databases.Databases, names: Sequence[str], words: list[str]) -> list[str]:
+    """Leave out who cannot use this kind of database."""
+    there = [name for name in names if place.kind in CONTENDERS[name].durability]
+    with place.new() as url:
+        if reason := databases.can_open(url):
+            words.append(f"perdure left out on {place.kind}: it has no store there ({reason})")
+            there = [name for name in there if CONTENDERS[name].needs != "actors" or name == "raw"]
+    return there
 
 
-def judged(name: str, figure: float) -> tuple[str, str]:
-    """Give the target in words, and whether it is reached.
+def machine(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Say where this was measured, and of which versions."""
+    about = {
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+        "processors": str(os.cpu_count()),
+        "fdatasync": f"{raw.fdatasync_seconds(folder) * 1e6:.0f} µs",
+        "load at the start": f"{os.getloadavg()[0]:.1f}",
+    }
+    for package in PACKAGES if set(names) - {"raw", "perdure", "idempotent", "async"} else ():
+        try:
+            about[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return about
 
-    >>> judged("restart", 0.3)
-    ('≤ 0.35', 'reached')
-    """
-    sign, target = TARGETS[name]
-    reached: Callable[[float, float], bool] = operator.ge if sign == "≥" else operator.le
-    return f"{sign} {target:g}", "reached" if reached(figure, target) else "missed"
+
+def said(word: str) -> None:
+    """Show on standard error what is being done; only where somebody looks."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{word}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

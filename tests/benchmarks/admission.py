@@ -1,11 +1,11 @@
-"""What many tasks cost that do not run: the process, its start, its threads, and the way to the next task."""
+"""What many tasks cost that do not run: threads beside the active ones, spawning, and the way to the next task.
+
+Of perdure alone: on SQLite, whose rows `rows.py` can write.
+"""
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -16,14 +16,16 @@ from actors.task_log import TaskLog
 from domain.events import TaskEvent
 from domain.task import AgentTask
 from stores import open_store
-from tests.benchmarks.restart import ROOT
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.contender import path_of
+from tests.benchmarks.contenders import SQLITE
+from tests.benchmarks.figures import Row
 from tests.benchmarks.rows import fill
-from tests.benchmarks.steps import new_folder
 
-PROGRAM = Path(__file__).with_name("crowded.py")
 FAR = 4e9
 """Unix seconds at which nobody measures any more."""
 CLAIMS = 21
+SPAWNS = 1000
 SHAPES: dict[str, tuple[str, str, float | None]] = {
     "asleep": ("waiting", "small", FAR),
     "queued": ("queued", "small", 10.0),
@@ -45,45 +47,51 @@ class Claim(NamedTuple):
         return self.finding + self.claiming
 
 
-def dormant(folder: Path, count: int) -> dict[str, float]:
-    """Measure a worker's start beside that many tasks that sleep: `seconds`, and megabytes `imports` and `peak`."""
-    with new_folder(folder) as place:
-        fill(place / "perdure.db", count, status="waiting", agent="sleeper", due=FAR)
-        return _measured("dormant", place, count)
+def crowd(bench: Bench) -> list[Row]:
+    """Run many tasks that are there at once, then spawn beside a full worker: threads alive, and rates."""
+    count = bench.sizes.crowd
+    bench.say(f"{count} tasks at once, and spawning")
+    with bench.databases.new() as url:
+        found = bench.program("tests.benchmarks.crowded", "at-once", url, str(count))
+    with bench.databases.new() as url:
+        spawns = bench.program("tests.benchmarks.crowded", "spawning", url, str(SPAWNS))
+    note = f"{count / found['seconds']:,.0f} tasks/s, {found['peak']:.0f} MB at the most"
+    what = f"threads alive, of {count:,} tasks at once, 64 active"
+    return [
+        Row("W2", SQLITE, "perdure", what, "threads", [found["threads"]], note=note),
+        Row(
+            "W2",
+            SQLITE,
+            "perdure",
+            "spawning beside 64 bodies that block",
+            "tasks/s",
+            [spawns["rate"]],
+            [spawns["alone"]],
+            "alone",
+        ),
+    ]
 
 
-def at_once(folder: Path, count: int) -> dict[str, float]:
-    """Measure that many tasks that are there at once: `finished`, `seconds`, `threads` alive at most, `peak`."""
-    with new_folder(folder) as place:
-        return _measured("at-once", place, count)
-
-
-def spawning(folder: Path, count: int) -> dict[str, float]:
-    """Measure spawns a second: `rate` beside a full worker, `alone` without any."""
-    with new_folder(folder) as place:
-        return _measured("spawning", place, count)
-
-
-def _measured(part: str, place: Path, count: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "tests.benchmarks.crowded", part, f"sqlite:///{place}/perdure.db", str(count)]
-    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    figures: dict[str, float] = json.loads(said)
-    return figures
-
-
-def claims(folder: Path, count: int) -> dict[str, Claim]:
+def claims(bench: Bench) -> list[Row]:
     """Give, by what so many rows are, how long it takes to find the task that is due next, and to claim it."""
-    return {name: _claim(folder, count, *shape) for name, shape in SHAPES.items()}
+    count, rows = bench.sizes.queue, []
+    for name, shape in SHAPES.items():
+        bench.say(f"the next task beside {count} {name}")
+        with bench.databases.new() as url:
+            claim = _claim(Path(path_of(url)), count, *shape)
+        note = f"found in {claim.finding * 1e3:.2f} ms"
+        what = f"the next task beside {count:,} {name}"
+        rows.append(Row("W5", SQLITE, "perdure", what, "ms", [claim.whole * 1e3], note=note))
+    return rows
 
 
-def _claim(folder: Path, count: int, status: str, agent: str, due: float | None) -> Claim:
-    with new_folder(folder) as place:
-        fill(place / "perdure.db", count, status=status, agent=agent, due=due)
-        with open_store(f"sqlite:///{place}/perdure.db") as store:
-            log = TaskLog(store, now=lambda: 5.0 if due == 10.0 else FAR - 1)
-            for number in range(CLAIMS):
-                log.create(f"next-{number:02}", "small", [[number], {}], {})
-            times = [_claim_next(log, number) for number in range(CLAIMS)]
+def _claim(path: Path, count: int, status: str, agent: str, due: float | None) -> Claim:
+    fill(path, count, status=status, agent=agent, due=due)
+    with open_store(f"sqlite:///{path}") as store:
+        log = TaskLog(store, now=lambda: 5.0 if due == 10.0 else FAR - 1)
+        for number in range(CLAIMS):
+            log.create(f"next-{number:02}", "small", [[number], {}], {})
+        times = [_claim_next(log, number) for number in range(CLAIMS)]
     return Claim(*(statistics.median(part) for part in zip(*times, strict=True)))
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
 from actors import AgentSystem, agent, step
+from tests.benchmarks.child import peak
 
 MAX_ACTIVE = 64
 BODY = 0.01
@@ -45,27 +45,6 @@ def blocking_step() -> None:
 @agent
 def blocked() -> None:
     blocking_step()
-
-
-@agent
-def sleeper() -> None:
-    """Stand for the agent of the tasks that sleep; it is known, and never called."""
-
-
-def peak() -> float:
-    """Give the most megabytes that this process has had in memory; NaN where the system does not tell."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else ["VmHWM: nan"]
-    return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
-def dormant(url: str, _count: int) -> dict[str, float]:
-    """Open a store in which others sleep, and run one new task to its end."""
-    imports, started = peak(), perf_counter()
-    with AgentSystem(url) as system:
-        system.spawn(small, 1).result(timeout=60)
-        seconds = perf_counter() - started
-    return {"seconds": seconds, "imports": imports, "peak": peak()}
 
 
 def at_once(url: str, count: int) -> dict[str, float]:
@@ -101,6 +80,6 @@ def _rate(system: AgentSystem, count: int) -> float:
 
 
 if __name__ == "__main__":
-    parts: dict[str, Any] = {"dormant": dormant, "at-once": at_once, "spawning": spawning}
+    parts: dict[str, Any] = {"at-once": at_once, "spawning": spawning}
     part, url, count = sys.argv[1:]
     print(json.dumps(parts[part](url, int(count))))

@@ -13,6 +13,7 @@ import pytest
 from stores import Store, open_store
 from tests.postgres import fresh_schema, shared_url
 from tests.scenario_kit import World
+from tests.scenario_postgres import PostgresWorld
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,9 +66,14 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(tmp_path: Path, bytecode: Path) -> Iterator[World]:
-    with World(tmp_path, bytecode) as world:
-        yield world
+def world(request: pytest.FixtureRequest, tmp_path: Path, bytecode: Path) -> Iterator[World]:
+    """Give a world with an SQLite file; `on_both` has it with PostgreSQL too."""
+    if getattr(request, "param", "") == "postgres":
+        with PostgresWorld(tmp_path, bytecode, request.getfixturevalue("postgres_server")) as world:
+            yield world
+    else:
+        with World(tmp_path, bytecode) as world:
+            yield world
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def stores_agree(makers: Mapping[str, Maker], settings: hypothesis_settings | No
 
     All do the same at once: appends with right and wrong expectations, with births, with an `inside` that raises, some
     of them submitted; deletions, changes of the index, heartbeats, emissions, beats, reads; a second opening beside the
-    first, a new one after a close. `settings` are Hypothesis's, in place of 60 examples of 30 calls.
+    first, a new one after a close. `settings` are Hypothesis's, in place of 50 examples of 30 calls.
     Raises AssertionError with the shortest calls that it has found, and the name of the store.
     """
 
@@ -43,7 +43,7 @@ def stores_agree(makers: Mapping[str, Maker], settings: hypothesis_settings | No
         pass
 
     Machine.makers = makers
-    default = hypothesis_settings(deadline=None, max_examples=60, stateful_step_count=30)
+    default = hypothesis_settings(deadline=None, max_examples=50, stateful_step_count=30)
     run_state_machine_as_test(Machine, settings=settings or default)
 
 
@@ -169,16 +169,6 @@ class StoreMachine(RuleBasedStateMachine):
         appended = added[1:] if fault == "gap" else added
         self.do("insert_events", appended, entry=entry, expected=expected, births=births, inside=inside)
 
-    @rule(entry=entries, aim=st.sampled_from(AIMS))
-    def delete_task(self, entry: IndexRow, aim: str) -> None:
-        """Delete a task."""
-        self.do("delete_task", entry.id, expected=self.aim(entry, aim) or (entry.birth, entry.head))
-
-    @rule()
-    def delete_orphans(self) -> None:
-        """Delete what no task has."""
-        self.do("delete_orphans")
-
     # ------------------------------------------------------------------ the index alone
 
     @rule(entry=entries, aim=st.sampled_from(AIMS), steady=mostly)
@@ -197,12 +187,23 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.do("rebuild_index", row_of)
 
+    @rule(entry=entries, aim=st.sampled_from(AIMS))
+    def delete_task(self, entry: IndexRow, aim: str) -> None:
+        """Delete a task, where it is as expected."""
+        self.do("delete_task", entry.id, expected=self.aim(entry, aim) or (entry.birth, entry.head))
+
+    @rule()
+    def delete_orphans(self) -> None:
+        """Sweep."""
+        self.do("delete_orphans")
+
     # ------------------------------------------------------------------ beside the log
 
-    @rule(task=names, life=lives, path=paths, attempt=small, detail=st.sampled_from(["", "half"]))
-    def beat(self, task: str, life: str, path: str, attempt: int, detail: str) -> None:
-        """Give a heartbeat."""
-        self.do("save_heartbeat", task, life, path, attempt, detail)
+    @rule(task=names, path=paths, heard=st.lists(st.tuples(mostly, small), min_size=1, max_size=3))
+    def beat(self, task: str, path: str, heard: list[tuple[bool, int]]) -> None:
+        """Give heartbeats of one step, some of them late, some of another life."""
+        for place, (usual, attempt) in enumerate(heard):
+            self.do("save_heartbeat", task, LIVES[usual], path, attempt, f"page {place}")
 
     @rule(task=names, path=st.none() | paths)
     def forget_heartbeats(self, task: str, path: str | None) -> None:
@@ -251,6 +252,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.do("select_ready", moment, agents=known, busy_owners=busy, after=after, limit=limit)
             self.do("next_due", moment - len(busy), agents=known)
         self.do("select_rows", ["c", "nobody", "a"])
+        self.do("select_page", after=after[1], limit=limit)
+        self.do("select_ids", after=after[1], limit=limit)
 
     @rule(gt=st.none() | small, lte=st.none() | small, desc=st.booleans(), limit=st.none() | limits)
     def look_at_events(self, **bounds: Any) -> None:

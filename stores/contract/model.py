@@ -67,30 +67,27 @@ class Model:
         self.delete_heartbeats(task_id)
         self.delete_emissions(task_id)
 
-    def delete_orphans(self) -> int:
-        orphans = self.select_orphans()
-        for table, task_id, birth, _ in orphans:
-            if table == "emissions":
-                del self.emissions[task_id]
-            else:
-                for key in [key for key, beat in self.heartbeats.items() if (key[0], beat[0]) == (task_id, birth)]:
-                    del self.heartbeats[key]
-        return sum(orphan.rows for orphan in orphans)
-
     def select_orphans(self) -> list[Orphans]:
-        beats = Counter((task_id, beat[0]) for (task_id, _), beat in self.heartbeats.items())
-        said = {(task_id, birth): len(rows) for task_id, (birth, rows) in self.emissions.items()}
-        tables = {"emissions": said, "heartbeats": beats}
-        return [
-            Orphans(table, task_id, birth, count)
-            for table, counts in tables.items()
-            for (task_id, birth), count in sorted(counts.items())
-            if self._is_orphan(task_id, birth)
-        ]
+        found: Counter[tuple[str, str, str]] = Counter()
+        for (task_id, _), (birth, *_) in self.heartbeats.items():
+            found["heartbeats", task_id, birth] += 1
+        for task_id, (birth, rows) in self.emissions.items():
+            found["emissions", task_id, birth] += len(rows)
+        return [Orphans(*key, rows) for key, rows in sorted(found.items()) if self._is_orphan(*key[1:])]
 
     def _is_orphan(self, task_id: str, birth: str) -> bool:
         row = self.rows.get(task_id)
         return not self.log.get(task_id) if row is None else row.birth != birth
+
+    def delete_orphans(self) -> int:
+        found = self.select_orphans()
+        for orphans in found:
+            if orphans.table == "emissions":
+                del self.emissions[orphans.task_id]
+            else:
+                old = self.heartbeats.items()
+                self.heartbeats = {at: b for at, b in old if (at[0], b[0]) != (orphans.task_id, orphans.birth)}
+        return sum(orphans.rows for orphans in found)
 
     def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
         found = self.heartbeats.get((task_id, path))
@@ -126,8 +123,11 @@ class Model:
 
     # ------------------------------------------------------------------ reads
 
-    def select_ids(self) -> list[str]:
-        return sorted(task_id for task_id, events in self.log.items() if events)
+    def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
+        return sorted(task_id for task_id, events in self.log.items() if events and task_id > after)[:limit]
+
+    def select_page(self, *, after: str = "", limit: int) -> list[IndexRow]:
+        return [self.rows[task_id] for task_id in sorted(self.rows) if task_id > after][:limit]
 
     def select_events(
         self,

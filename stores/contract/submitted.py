@@ -1,11 +1,11 @@
-"""The contract of appends that no thread waits for, and of deletions."""
+"""The contract of appends that no thread waits for."""
 
 import threading
 from queue import SimpleQueue
 
 import pytest
 
-from stores.contract.kit import TIMEOUT, Suite, contents, create, events, grow, raising, row, said, submit, versions
+from stores.contract.kit import TIMEOUT, Suite, contents, create, events, grow, raising, row, submit
 from stores.crash import SimulatedCrash
 from stores.errors import AppendConflictError, StoreClosedError
 from stores.store import Store
@@ -91,49 +91,3 @@ class Submitted(Suite):
             store.recorder.submit_events(events(name, 1), entry=row(name), expected=None, done=words.put)
         store.close()
         assert [words.get_nowait() for _ in range(50)] == [None] * 50
-
-
-class Deletions(Suite):
-    """What deleting a task guarantees."""
-
-    def test_a_deleted_task_is_gone_with_all_that_was_its(self, store: Store) -> None:
-        entry = grow(store, create(store))
-        other = create(store, "b")
-        store.recorder.save_heartbeat("a", entry.birth, "1", 1, "half")
-        store.recorder.save_emissions("a", entry.birth, [said("1", "hello")])
-        store.recorder.delete_task("a", expected=(entry.birth, entry.head))
-        assert store.recorder.select_entry("a") is None
-        assert versions(store, "a") == []
-        assert store.recorder.select_heartbeat("a", entry.birth, "1") is None
-        assert store.recorder.select_emissions("a", entry.birth, upto=99, limit=9) == []
-        assert store.recorder.select_ids() == ["b"]
-        assert store.recorder.select_entry("b") == other
-        assert store.recorder.select_orphans() == []
-
-    @pytest.mark.parametrize("expected", [("birth-of-a", 2), ("another", 1)])
-    def test_a_deletion_of_what_has_changed_is_a_conflict(self, store: Store, expected: tuple[str, int]) -> None:
-        create(store)
-        before = contents(store)
-        with pytest.raises(AppendConflictError):
-            store.recorder.delete_task("a", expected=expected)
-        assert contents(store) == before
-
-    def test_a_late_writer_of_a_deleted_task_is_refused_also_beside_a_new_life(self, store: Store) -> None:
-        entry = create(store)
-        store.recorder.delete_task("a", expected=(entry.birth, 1))
-        with pytest.raises(AppendConflictError):
-            grow(store, entry)
-        new = create(store, birth="of a new life")
-        with pytest.raises(AppendConflictError) as caught:
-            grow(store, entry)
-        assert caught.value.found == new
-        assert versions(store, "a") == [1]
-
-    def test_what_a_body_leaves_after_its_task_was_deleted_is_an_orphan(self, store: Store) -> None:
-        entry = create(store)
-        store.recorder.delete_task("a", expected=(entry.birth, 1))
-        store.recorder.save_heartbeat("a", entry.birth, "1", 1, "late")
-        (orphan,) = store.recorder.select_orphans()
-        assert tuple(orphan) == ("heartbeats", "a", entry.birth, 1)
-        assert store.recorder.delete_orphans() == 1
-        assert store.recorder.select_orphans() == []

@@ -140,6 +140,7 @@ class AgentSystem(Spawner, Keeper):
                     find=self._find,
                     agents=self._known,
                 )
+                log.listen(self.wake)
             except BaseException:
                 self.close()
                 raise
@@ -209,6 +210,7 @@ class AgentSystem(Spawner, Keeper):
                 elif self._runtime.entities is not None:
                     self._runtime.entities.close(self._grace)
             finally:
+                self._log.deafen()
                 self.watching.stop()
         finally:
             self._runtime.close()

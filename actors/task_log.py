@@ -65,6 +65,7 @@ class TaskLog(Application[str]):
         self.patience = patience or Patience()
         self._watchers: dict[str, set[Any]] = {}
         self._watching = threading.Lock()
+        self._deafen: Callable[[], None] | None = None
         self._chance = random.Random(secrets.token_bytes(32))
         super().__init__()
 
@@ -262,7 +263,11 @@ class TaskLog(Application[str]):
 
     @contextmanager
     def watch(self, task_id: str, event: SomeEvent) -> Iterator[SomeEvent]:
-        """Set an event each time the task has ended or is held in this process, or its actor here is gone."""
+        """Set an event each time the task has ended or is held in this process, or its actor here is gone.
+
+        And when another process says so, where the store tells of that: it is listened to from the first watch on.
+        """
+        self.listen()
         with self._watching:
             self._watchers.setdefault(task_id, set()).add(event)
         try:
@@ -273,6 +278,29 @@ class TaskLog(Application[str]):
                 events.discard(event)
                 if not events:
                     del self._watchers[task_id]
+
+    def listen(self, wake: Callable[[str], object] = str) -> None:
+        """Have hints come from other processes too, where the store tells of them; `wake` is called with each id.
+
+        An id is "" where it is not known of which task there is news. Called again it does nothing.
+        """
+
+        def heard(ids: Collection[str] | None) -> None:
+            with self._watching:
+                ids = list(self._watchers) if ids is None else ids
+            for task_id in ids:
+                self.hint(task_id)
+                wake(task_id)
+            wake("")
+
+        with self._watching:
+            if self._deafen is None:
+                self._deafen = self.store.listen(heard)
+
+    def deafen(self) -> None:
+        """Hear nothing of other processes any more."""
+        if self._deafen is not None:
+            self._deafen()
 
     def hint(self, task_id: str) -> None:
         """Wake who watches a task here; a hint only, the log is what counts."""

@@ -171,7 +171,7 @@ class SupervisionTree:
         An actor that has ended and still counts a while later is one whose end was lost with its supervisor.
         """
         if not self._lock.keep(self._about()):
-            logger.warning("the lock of this worker was removed and is made again: do not touch the store's .locks")
+            logger.warning("the lock by which this worker is known to live was lost, and is taken again")
         if self.worker.stopping.is_set():
             return
         if not self.supervisor.is_alive():

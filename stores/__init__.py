@@ -1,9 +1,11 @@
 """Where tasks are kept. Bytes only: a store has never heard of a task's meaning.
 
-errors <- lifetime <- file_lock <- workers, turns;  task_index, emissions, orphans <- recorder <- store <- crash;
+errors <- lifetime <- file_lock <- workers, turns;  task_index, emissions, orphans <- recorder <- store;
 task_index, beats, heartbeats, emissions <- schema;  schema, store <- memory;  errors <- group_commit;
 schema, turns, group_commit, sqlite_append <- sqlite_file <- sqlite_care;  sqlite_care, store <- sqlite;
-all of them <- contract: tests for whoever writes a store
+crash_plan, store <- crash;  errors <- sqlite_errors, postgres_errors;  schema <- postgres_schema;
+postgres_text, postgres_errors, postgres_schema <- postgres_append <- postgres_links;
+postgres_links <- postgres_workers, postgres_news <- postgres;  all of them <- contract: tests of a store
 """
 
 import math
@@ -45,17 +47,26 @@ __all__ = [
     "open_store",
 ]
 
-_FORMS = "'memory:', 'sqlite:///relative.db' or 'sqlite:////absolute/path.db', with '?timeout=SECONDS' if wanted"
+_FORMS = (
+    "'memory:', 'sqlite:///relative.db' or 'sqlite:////absolute/path.db', with '?timeout=SECONDS' if wanted,"
+    " or 'postgresql://…'"
+)
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 def open_store(url: str) -> Store:
     """Open the store that the URL names; an SQLite file is made if it is not there, its folder is not.
+
+    What follows `postgresql://` is as libpq takes it, with a few parameters of ours: see `stores/postgres_url.py`. Its
+    tables are made if they are not there, the database is not.
 
     Everything between `sqlite:///` and the first `?` is the path, as it is written: nothing in it is
     decoded or expanded. Each `memory:` is a new store, shared with nobody.
 
     Raises InvalidStoreURLError, StoreUnavailableError, StoreCorruptError, NewerStoreError.
     """
+    if url.startswith(_POSTGRES):
+        return _open_postgres(url)
     place, mark, query = url.partition("?")
     if place == "memory:" and not mark:
         return MemoryStore()
@@ -74,3 +85,15 @@ def _timeout(url: str, query: str) -> float:
     except ValueError:
         raise InvalidStoreURLError(f"store URL {url!r}: bad options; expected {_FORMS}", url=url) from None
     return timeout
+
+
+def _open_postgres(url: str) -> Store:
+    try:
+        from stores.postgres import PostgresStore  # noqa: PLC0415  who has no PostgreSQL needs no driver for it
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_pool"):
+            raise
+        scheme = url.partition("//")[0]
+        message = f"store URL {scheme}//…: the driver is missing ({error}); install it: pip install 'perdure[postgres]'"
+        raise InvalidStoreURLError(message, url=f"{scheme}//…") from error
+    return PostgresStore(url)

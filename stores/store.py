@@ -1,7 +1,7 @@
 """A store: everything durable, behind one object."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -38,6 +38,14 @@ class Store(InfrastructureFactory[TrackingRecorder]):
 
     def hurry(self, *, on: bool) -> None:
         """Let nothing wait for another process any more, while `on`: who has to leave cannot. Does nothing here."""
+
+    def listen(self, tell: Callable[[Collection[str] | None], object]) -> Callable[[], None]:  # noqa: ARG002
+        """Have `tell` called when another process has news, on some thread; gives what ends that. It has to be quick.
+
+        It gets the ids of the tasks, or None where it may be any. A hint only: not everything is told, and nothing at
+        all by a store whose database tells nothing, as here.
+        """
+        return lambda: None
 
     def damages(self) -> Iterator[str]:
         """Look through all that the store is made of, and say what is damaged below its rows. Nothing here."""

@@ -21,7 +21,8 @@ from stores.lifetime import Resource
 About: TypeAlias = Mapping[str, Any]
 """What a worker says of itself: JSON values by name."""
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
+"""What a worker's id may be."""
 
 
 class WorkerLock(ABC):
@@ -85,7 +86,7 @@ class FileWorkers(Workers):
         self._held: set[_WorkerFile] = set()
 
     def hold(self, worker_id: str, about: About) -> WorkerLock:
-        if not _ID.fullmatch(worker_id):
+        if not ID.fullmatch(worker_id):
             raise ValueError(f"worker id {worker_id!r}: letters, digits, '-' and '_' only, at most 100")
         with os_errors(self._url, f"make the lock of worker {worker_id}"):
             lock = self._lock_in_place(worker_id, about)
@@ -110,7 +111,7 @@ class FileWorkers(Workers):
         return self._lock_in_place(worker_id, about)
 
     def is_alive(self, worker_id: str) -> bool:
-        return bool(_ID.fullmatch(worker_id)) and self._look(worker_id) is not None
+        return bool(ID.fullmatch(worker_id)) and self._look(worker_id) is not None
 
     def live(self) -> dict[str, dict[str, Any]]:
         with os_errors(self._url, f"list {self._folder}"):
@@ -138,7 +139,7 @@ class FileWorkers(Workers):
                 if lock.try_lock(shared=True):
                     self._remove(lock)
                     return None
-                return _parsed(lock.read())
+                return parsed_about(lock.read())
             finally:
                 lock.close()
 
@@ -158,7 +159,8 @@ class FileWorkers(Workers):
             os.close(folder)
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def parsed_about(content: bytes) -> dict[str, Any]:
+    """Give what a worker has said of itself; nothing where that is not to be read."""
     try:
         about = json.loads(content)
     except ValueError:
@@ -234,7 +236,7 @@ class MemoryWorkers(Resource, Workers):
 
     def hold(self, worker_id: str, about: About) -> WorkerLock:
         self.check()
-        if not _ID.fullmatch(worker_id):
+        if not ID.fullmatch(worker_id):
             raise ValueError(f"worker id {worker_id!r}: letters, digits, '-' and '_' only, at most 100")
         with self._mutex:
             if worker_id in self._abouts:
@@ -273,7 +275,7 @@ class MemoryWorkers(Resource, Workers):
 
 
 def _copied(about: About) -> dict[str, Any]:
-    return _parsed(json.dumps(dict(about)).encode())
+    return parsed_about(json.dumps(dict(about)).encode())
 
 
 class _MemoryWorker(WorkerLock):

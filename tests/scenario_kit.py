@@ -26,7 +26,7 @@ from typing import Any, Self, TextIO
 from actors import AgentSystem, TaskError, TaskRef, step_info
 
 ROOT = Path(__file__).parents[1]
-STORE = "sqlite:///tasks.db"
+STORE = os.environ.get("PERDURE_TEST_STORE", "sqlite:///tasks.db")
 LEDGER = "ledger.jsonl"
 KILLED = -signal.SIGKILL
 TIMEOUT = 30.0
@@ -101,8 +101,9 @@ def answer(task: TaskRef[Any], timeout: float = TIMEOUT) -> Any:
 class Program:
     """A running program."""
 
-    def __init__(self, command: list[str], folder: Path, errors: Path, bytecode: Path) -> None:
+    def __init__(self, command: list[str], folder: Path, errors: Path, bytecode: Path, url: str = STORE) -> None:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(bytecode)}
+        environment["PERDURE_TEST_STORE"] = url
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._errors = errors
         self._heard = b""
@@ -243,7 +244,7 @@ class World:
 
     def _start(self, words: list[str]) -> Program:
         errors = self.folder / f"stderr-{len(self._programs)}.txt"
-        started = Program([sys.executable, *words], self.folder, errors, self._bytecode)
+        started = Program([sys.executable, *words], self.folder, errors, self._bytecode, self.url)
         self._programs.append(started)
         return started
 
@@ -265,17 +266,41 @@ class World:
         """Count how often an effect has happened."""
         return len(self.ledger(effect))
 
+    def url_with(self, option: str) -> str:
+        """Give the store's URL with one more option."""
+        return f"{self.url}?{option}"
+
+    def is_there(self) -> bool:
+        """Tell whether the store has been made."""
+        return self.file.exists()
+
     @contextlib.contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:
         """Open the store's file with nothing of ours in between."""
         with contextlib.closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
             yield connection
 
-    def freeze(self, program: Program) -> None:
-        """Freeze a program, but not in the middle of a commit: it would keep the store locked for everybody."""
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let nobody write to the store."""
         with self.database() as connection:
             connection.execute("BEGIN IMMEDIATE")
+            yield
+
+    def freeze(self, program: Program) -> None:
+        """Freeze a program, but not in the middle of a commit: it would keep the store locked for everybody."""
+        with self.locked():
             program.freeze()
+
+    def size(self) -> int:
+        """Give the bytes that the store takes."""
+        return sum(file.stat().st_size for file in self.folder.glob(f"{self.file.name}*") if file.is_file())
+
+    def check_sound(self) -> None:
+        """See that the database itself finds nothing wrong with the store."""
+        with self.database() as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
     def rows(self, task: str) -> list[tuple[int, bytes]]:
         """Give the versions and bytes of a task's log."""
@@ -288,9 +313,13 @@ class World:
         state = bytearray(dict(self.rows(task))[version])
         for index in range(at, at + 4):
             state[index] ^= 0x03
+        self.set_state(task, version, bytes(state))
+
+    def set_state(self, task: str, version: int, state: bytes) -> None:
+        """Change the bytes of a row."""
         sql = "UPDATE stored_events SET state=? WHERE originator_id=? AND originator_version=?"
         with self.database() as connection:
-            assert connection.execute(sql, [bytes(state), task, version]).rowcount == 1
+            assert connection.execute(sql, [state, task, version]).rowcount == 1
 
 
 def join_all(threads: set[threading.Thread], timeout: float = 5.0) -> list[str]:

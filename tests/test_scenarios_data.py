@@ -9,6 +9,7 @@ import pytest
 from actors import TaskFailedError, TaskHeldError, TaskView, UnreadableTaskError
 from domain.events import Held, Restarted, TaskEvent
 from tests.scenario_kit import KILLED, Program, World
+from tests.scenario_postgres import on_both
 
 TRIPLES = """
     import json
@@ -92,6 +93,7 @@ def check_held(world: World, rows: list[tuple[int, bytes]]) -> None:
     assert [line.effect for line in world.ledger(task=SPOILT)] == ["first", "second"]
 
 
+@on_both
 @pytest.mark.parametrize("place", PLACES)
 def test_a_task_with_an_unreadable_record_is_held_untouched_and_goes_on_when_mended_and_released(
     world: World, place: str
@@ -109,6 +111,7 @@ def test_a_task_with_an_unreadable_record_is_held_untouched_and_goes_on_when_men
     assert effects == [("first", 1), ("second", 1), ("third", 1)]
 
 
+@on_both
 def test_an_unreadable_record_is_looked_at_again_whenever_a_worker_starts(world: World) -> None:
     """P07: still spoilt, it stays held and untouched; mended, it goes on with no word from anyone."""
     rows, at = stop_and_spoil(world)
@@ -133,6 +136,7 @@ def test_a_worker_says_once_what_it_cannot_read(world: World) -> None:
     assert worker.errors.count(f"task {SPOILT}: version {SECOND_COMPLETION} of its log cannot be read") == 1
 
 
+@on_both
 def test_the_same_program_that_spawns_all_four_again_is_not_stopped_by_the_unreadable_one(world: World) -> None:
     """P07: restarted with the same code and the same words, the three others complete."""
     rows, _ = stop_and_spoil(world)

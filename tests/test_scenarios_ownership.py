@@ -9,6 +9,7 @@ from actors import AgentSystem, agent, step
 from domain.events import Activated, StepSucceeded
 from tests.lives import PATIENCE, wait_for
 from tests.scenario_kit import Program, World
+from tests.scenario_postgres import on_both
 
 WORKER = """
     import sys
@@ -123,6 +124,7 @@ IN_THE_BODY = ["in the body,default", "in the body,idempotent"]
 BETWEEN = ["between,default", "between,idempotent"]
 
 
+@on_both
 def test_the_sleeper_wakes_and_starts_nothing_more_of_what_was_taken_from_it(world: World, scale: float) -> None:
     """P05: A is frozen in step 2, before its effect, and before step 2; also where no append precedes the next body."""
     lease = 2 * scale
@@ -165,6 +167,7 @@ def check_taken(world: World, task: str, *, twice: bool) -> None:
 # ------------------------------------------------------------------ nothing is taken
 
 
+@on_both
 def test_whoever_was_frozen_robs_nobody_when_it_wakes_whether_that_one_was_awake_or_frozen_too(
     world: World, scale: float
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from domain.events import Completed, StepStarted, StepSucceeded
 from tests.scenario_kit import Program, World
+from tests.scenario_postgres import on_both
 
 CLIMB = """
     import os
@@ -50,12 +51,13 @@ def crowd(world: World) -> Iterator[list[Program]]:
 
 def release(world: World, crowd: list[Program], height: int) -> list[str]:
     """Release the crowd on the world's file, which is not there yet, and give what each answers."""
-    assert not world.file.exists()
+    assert not world.is_there()
     for process in crowd:
         process.say(f"{height} {world.url}")
     return [process.hear(60) for process in crowd]
 
 
+@on_both
 def test_many_processes_make_a_new_file_together_and_each_finds_it_whole(
     world: World, crowd: list[Program], trials: int
 ) -> None:
@@ -67,6 +69,7 @@ def test_many_processes_make_a_new_file_together_and_each_finds_it_whole(
             assert len(client.tasks(status="queued")) == 8
 
 
+@on_both
 def test_many_processes_open_a_new_file_at_once_and_each_runs_its_task(
     world: World, crowd: list[Program], trials: int
 ) -> None:
@@ -84,9 +87,7 @@ def check_climb(world: World) -> None:
     kinds = [type(event) for log in logs for event in log]
     assert (len(logs), kinds.count(Completed)) == (8, 8)
     assert (kinds.count(StepStarted), kinds.count(StepSucceeded)) == (160, 160)
-    with world.database() as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    world.check_sound()
 
 
 WALK = """
@@ -116,21 +117,21 @@ WALK = """
 """
 
 
-@pytest.mark.parametrize("options", ["", "?timeout=0.1"], ids=["waits in the store", "waits in the appender"])
+@on_both
+@pytest.mark.parametrize("options", ["", "timeout=0.1"], ids=["waits in the store", "waits in the appender"])
 def test_a_writer_from_outside_that_holds_the_lock_costs_time_and_no_step(world: World, options: str) -> None:
     """P23: held for 2 s, longer than the store waits or not: appends and a submit succeed, no step is repeated."""
-    program = world.write(WALK)
-    worker = world.start(program, "work", world.url + options, "walk")
+    program, url = world.write(WALK), world.url_with(options) if options else world.url
+    worker = world.start(program, "work", url, "walk")
     assert [worker.hear() for _ in range(3)] == ["open", "has walk", "in a step"]
-    with world.database() as outsider, world.client() as client:
-        outsider.execute("BEGIN IMMEDIATE")
-        worker.say("go on")
-        submitter = world.start(program, "submit", world.url + options, "late")
-        assert submitter.hear() == "open"
-        with pytest.raises(TimeoutError):
-            client.task("walk").result(timeout=2)
-        assert [task.id for task in client.tasks()] == ["walk"]
-        outsider.execute("ROLLBACK")
+    with world.client() as client:
+        with world.locked():
+            worker.say("go on")
+            submitter = world.start(program, "submit", url, "late")
+            assert submitter.hear() == "open"
+            with pytest.raises(TimeoutError):
+                client.task("walk").result(timeout=2)
+            assert [task.id for task in client.tasks()] == ["walk"]
         assert worker.hear() == "10"
         assert submitter.hear() == "has late"
         walk = [event for event in client.task("walk").events() if isinstance(event, StepStarted | StepSucceeded)]

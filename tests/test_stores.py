@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from stores.contract import LastingStoreContract, Maker, StoreContract, stores_a
 from stores.contract.kit import contents, create, emitted, row, said
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
 from stores.emissions import LAST_NUMBER
+from tests.postgres import fresh_schema
 
 
 def in_memory(folder: Path) -> Store:
@@ -55,6 +57,8 @@ MAKERS = {
 
 
 class TestMemory(StoreContract):
+    has_commits = False
+
     def fresh(self, folder: Path) -> Store:
         return in_memory(folder)
 
@@ -75,9 +79,27 @@ class TestCrashing(LastingStoreContract):
         return that_may_crash(sqlite_again(store))
 
 
+class TestPostgres(LastingStoreContract):
+    @pytest.fixture(autouse=True)
+    def server(self, postgres: str) -> None:
+        self.url = postgres
+
+    def fresh(self, folder: Path) -> Store:
+        return open_store(self.url)
+
+    def again(self, store: Store) -> Store:
+        return open_store(self.url)
+
+
 @pytest.mark.timeout(600)  # where it fails, it looks for the shortest way to that
-def test_all_stores_agree_with_a_few_dictionaries_whatever_they_are_asked() -> None:
-    stores_agree(MAKERS)
+def test_all_stores_agree_with_a_few_dictionaries_whatever_they_are_asked(postgres_server: str) -> None:
+    with ExitStack() as schemas:
+
+        def fresh(folder: Path) -> Store:
+            return open_store(schemas.enter_context(fresh_schema(postgres_server)))
+
+        few = settings(deadline=None, max_examples=30, stateful_step_count=30)
+        stores_agree(MAKERS | {"postgres": Maker(fresh, lambda store: open_store(store.url))}, few)
 
 
 awkward = st.text(st.sampled_from("aAbé%_*'\0\ud7ff\ue000\U0010fffe\U0010ffff"), max_size=3)
@@ -97,10 +119,14 @@ def test_all_stores_agree_with_python_on_what_begins_with_a_text(
                 assert found == sorted(task_id for task_id in ids if task_id.startswith(prefix))
 
 
-@pytest.fixture(params=MAKERS)
+@pytest.fixture(params=[*MAKERS, "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MAKERS[request.param].fresh(tmp_path) as store:
-        yield store
+    if request.param == "postgres":
+        with open_store(request.getfixturevalue("postgres")) as store:
+            yield store
+    else:
+        with MAKERS[request.param].fresh(tmp_path) as store:
+            yield store
 
 
 def test_emissions_end_where_their_numbers_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,274 @@
+"""Connections to PostgreSQL: one that writes, a few that read, all of the process that opened them.
+
+The library's pool is not used: it has three threads of its own, which no fork survives; it hands out a link that the
+server has closed long ago; and what runs on it is run again after an error, though it may be stored already. Here a
+link is looked at before it is used, a read is done again on a fresh one where its own was cut, and a write never.
+"""
+
+import ctypes
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, NoReturn
+
+import eventsourcing.postgres as es_postgres
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.sql import Identifier
+
+from stores.errors import StoreUnavailableError
+from stores.group_commit import GroupCommit, Verdict
+from stores.lifetime import Resource, guard
+from stores.postgres_append import Request, Transaction
+from stores.postgres_errors import is_lost, translated
+from stores.postgres_url import Place
+
+_SESSION = "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false)"
+# Rows are found by key, whatever statistics say of a table that was small a moment ago.
+_ALWAYS = "SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off"
+_READS = "SET synchronous_commit = off"  # what only reads waits for no disk
+_WRITES = """
+    SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off;
+    SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')
+"""  # what a commit has said is on the disk, whatever the database's own default; a stronger one stays
+
+
+class Link(Resource):
+    """One connection. A child made by fork closes its copy without a word to the server, and never uses it.
+
+    `connection`: psycopg's own, in autocommit.
+    """
+
+    connection: psycopg.Connection
+
+    def __init__(self, place: Place, *, writes: bool = False, exactly: bool = False) -> None:
+        """Connect. `exactly`: no fork happens meanwhile, so that no child keeps the session alive.
+
+        Raises StoreUnavailableError.
+        """
+        super().__init__(place.url)
+        self._place = place
+        self.used = monotonic()
+        try:
+            if exactly:
+                with guard:
+                    self.connection = _connected(place)
+            else:
+                self.connection = _connected(place)
+            self._begin(writes)
+        except psycopg.Error as error:
+            self.close()
+            raise translated(error, place.url) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, writes: bool) -> None:
+        path = Identifier(self._place.schema).as_string(self.connection)
+        self.connection.execute(_SESSION, [path, f"{max(1, round(self._place.timeout * 1000))}ms"])
+        self.connection.execute(f"{_ALWAYS}; {_WRITES if writes else _READS}")
+
+    def is_sound(self) -> bool:
+        """Tell whether the link may be used: not idle for too long, and nothing unasked for has come meanwhile.
+
+        What the server says unasked is mostly that it goes.
+        """
+        if self.connection.closed or monotonic() - self.used > self._place.idle:
+            return False
+        return not _is_readable(self.connection.fileno())
+
+    def close(self) -> None:
+        """Close the connection, if it is ours and open."""
+        if not self.forked and not self.closed:
+            self.closed = True
+            with suppress(AttributeError, psycopg.Error):
+                self.connection.close()
+
+    def abandon(self) -> None:
+        """Close the child's copy of the socket, and put nothing in its place that could be written to.
+
+        psycopg's object must not end: it would speak to the server in the parent's name.
+        """
+        super().abandon()
+        with suppress(AttributeError, psycopg.Error, OSError):
+            connection = self.connection
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, connection.fileno())
+            os.close(nothing)
+
+
+class Links(Resource, es_postgres.PostgresDatastore):
+    """The connections of one store, in the place of the library's datastore.
+
+    Guarantee: a write that returned is on the server's disk (`synchronous_commit` at least `on`), and one that raised
+    is not stored, but where its error says `unknown_fate`. A read sees the last commit of any process.
+    """
+
+    def __init__(self, place: Place, channel: str) -> None:
+        self.place = place
+        self.schema = place.schema
+        self.originator_id_type = "text"
+        self.single_row_tracking = True
+        self.enable_db_functions = False
+        self.lock_timeout = 0
+        self.db_type_names = set()
+        self.psycopg_type_adapters = {}
+        self.psycopg_python_types = {}
+        self._writer: Link | None = None
+        self._free: list[Link] = []
+        self._mutex = threading.Lock()
+        self._may_read = threading.Semaphore(place.readers)
+        self._commits: GroupCommit[Request] = GroupCommit(self._transact, url=place.url)
+        self._channel = channel
+        self.owners: set[str] = set()
+        """The workers of this process: what they do with their own tasks is no news to other processes."""
+        self.writers: set[int] = set()
+        """By what number the server knows who writes here: what that says, others are meant to hear."""
+        Resource.__init__(self, place.url)
+
+    def register_type_adapters(self) -> None:
+        """Do nothing: no composite type of the library is used."""
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, request: Request, size: int = 0) -> None:
+        """Do what is asked in a transaction, with what others write meanwhile; its error is its own.
+
+        Raises AppendConflictError, StoreError, the library's IntegrityError, and what the request itself raises.
+        """
+        self.check()
+        self._commits.do(request, size)
+
+    def submit(self, request: Request, done: Callable[[Verdict], object], size: int = 0) -> None:
+        """Do the same for who does not wait; see `GroupCommit.submit`."""
+        self.check()
+        self._commits.submit(request, done, size)
+
+    def _transact(self, requests: Sequence[Request]) -> Sequence[Verdict]:
+        self.check()
+        link = self._writing()
+        try:
+            return Transaction(link.connection, self.url, self._channel, self.owners).run(requests)
+        except psycopg.Error as error:
+            raise translated(error, self.url) from error
+        finally:
+            self._end(link)
+
+    def _writing(self) -> Link:
+        link = self._writer
+        if link is None or not link.is_sound():
+            self._writer = None
+            if link is not None:
+                link.close()
+            link = self._writer = Link(self.place, writes=True)
+            self.writers = {link.connection.info.backend_pid}
+        return link
+
+    def _end(self, link: Link) -> None:
+        """See that no transaction is left open; a link on which that cannot be done is replaced by the next."""
+        link.used = monotonic()
+        connection = link.connection
+        try:
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                connection.rollback()
+        except psycopg.Error:
+            link.close()
+        if connection.closed:
+            self._writer = None
+
+    def aside(self) -> Link:
+        """Give a link for what is done now and then, outside every transaction; who asks for it closes it."""
+        self.check()
+        return Link(self.place, writes=True)
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, sql: str, params: Sequence[object] = (), *, binary: bool = False) -> list[Any]:
+        """Give the rows of one statement, as of the last commit of any process.
+
+        Raises StoreError.
+        """
+        self.check()
+        if not self._may_read.acquire(timeout=self.place.timeout):
+            reason = f"all {self.place.readers} connections that read were in use for {self.place.timeout:g} s"
+            raise StoreUnavailableError(f"{self.url}: {reason}", url=self.url, reason=reason)
+        try:
+            try:
+                return self._read(self._reading(), sql, params, binary)
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    raise
+            return self._read(Link(self.place), sql, params, binary)
+        except psycopg.Error as error:
+            raise translated(error, self.url) from error
+        finally:
+            self._may_read.release()
+
+    def _reading(self) -> Link:
+        while True:
+            with self._mutex:
+                link = self._free.pop() if self._free else None
+            if link is None:
+                return Link(self.place)
+            if link.is_sound():
+                return link
+            link.close()
+
+    def _read(self, link: Link, sql: str, params: Sequence[object], binary: bool) -> list[Any]:
+        try:
+            rows = link.connection.execute(sql, params, prepare=True, binary=binary).fetchall()
+        except psycopg.Error:
+            self._give_back(link)
+            raise
+        except BaseException:  # interrupted in the middle: what comes next on it may be the answer to this
+            link.close()
+            raise
+        self._give_back(link)
+        return rows
+
+    def _give_back(self, link: Link) -> None:
+        link.used = monotonic()
+        with self._mutex:
+            if not self.closed and not link.connection.closed:
+                self._free.append(link)
+                return
+        link.close()
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Close all connections, after all that was begun. May be called again; does nothing in a forked child."""
+        if self.forked:
+            return
+        self._commits.close()
+        with self._mutex:
+            self.closed = True
+            links, self._free = self._free, []
+        for link in (self._writer, *links):
+            if link is not None:
+                link.close()
+
+    def __del__(self) -> None:
+        """Do nothing: who has opened a store closes it, and a process that ends lets go of its connections."""
+
+    def get_connection(self) -> NoReturn:
+        """Refuse: the library's own way in. Use `write` and `read`."""
+        raise NotImplementedError("Links has write() and read() in place of the library's connections")
+
+    def transaction(self, *, commit: bool = False) -> NoReturn:
+        """Refuse: the library's own way in. Use `write` and `read`."""
+        raise NotImplementedError("Links has write() and read() in place of the library's transactions")
+
+
+def _connected(place: Place) -> psycopg.Connection:
+    return psycopg.connect(**place.libpq, autocommit=True, prepare_threshold=1)
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,132 @@
+"""A PostgreSQL URL: what of it is for libpq, what is ours, and what of it may be shown."""
+
+import math
+import re
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from stores.errors import InvalidStoreURLError
+
+SCHEMA_NAME = "perdure"
+"""The database schema in which a store has its tables; `?schema=` in the URL says otherwise."""
+TIMEOUT = 30.0
+"""Seconds to wait for a lock, a connection or an answer of the network; `?timeout=` in the URL says otherwise."""
+READERS = 4
+"""Connections that read at once, at most; `?readers=` in the URL says otherwise."""
+IDLE = 300.0
+"""Seconds without use after which a connection is not trusted any more; `?idle=` in the URL says otherwise."""
+CONNECTING = 10.0
+"""Seconds to wait for one server to accept a connection, where the URL names no `connect_timeout`."""
+
+FORM = (
+    "'postgresql://[user@]host[:port]/database', with libpq's own parameters after a '?', and with"
+    " schema=NAME, timeout=SECONDS, readers=COUNT, idle=SECONDS if wanted"
+)
+_PARTS = re.compile(r"(postgres(?:ql)?://)(?:([^@/]*)@)?([^?]*)\??(.*)", re.DOTALL)
+_OURS = ("schema", "timeout", "readers", "idle")
+_SECRET = ("password", "sslpassword", "oauth_client_secret")
+_LONGEST_NAME = 63
+
+
+class Place(NamedTuple):
+    """Where a store is.
+
+    `url`: what may be shown, and opens the same store where the password comes from elsewhere. `libpq`: the parameters
+    of a connection, the password among them.
+    """
+
+    url: str
+    libpq: dict[str, Any]
+    schema: str
+    timeout: float
+    readers: int
+    idle: float
+
+    def __repr__(self) -> str:
+        return f"Place({self.url!r})"
+
+
+def parsed(url: str) -> Place:
+    """Take a URL apart. Raises InvalidStoreURLError, in which no password stands."""
+    match = _PARTS.fullmatch(url)
+    if match is None or "\0" in url:
+        raise _invalid(url, "not a URL of PostgreSQL")
+    scheme, credentials, where, query = match.groups()
+    if "@" in where.partition("/")[0]:
+        raise _invalid(url, "an '@' in a name or password is written %40")
+    pairs = [pair for pair in query.split("&") if pair]
+    ours = {name: unquote(value) for name, _, value in map(_split, pairs) if name in _OURS}
+    theirs = [pair for pair in pairs if _split(pair)[0] not in _OURS]
+    user = "" if credentials is None else f"{credentials}@"
+    try:
+        libpq = conninfo_to_dict(f"{scheme}{user}{where}{_joined(theirs)}")
+    except (ProgrammingError, UnicodeError):  # its words may show what it was given
+        raise _invalid(url, "libpq does not understand it") from None
+    if not all(port.isdigit() or not port for port in str(libpq.get("port", "")).split(",")):
+        raise _invalid(url, "a port is a number")
+    shown = [pair for pair in pairs if _split(pair)[0] not in _SECRET]
+    name = "" if credentials is None else f"{credentials.partition(':')[0]}@"
+    return _checked(Place(f"{scheme}{name}{where}{_joined(shown)}", libpq, SCHEMA_NAME, 0, 0, 0), ours)
+
+
+def _checked(place: Place, ours: dict[str, str]) -> Place:
+    schema = ours.get("schema", SCHEMA_NAME)
+    if not schema or len(schema.encode()) > _LONGEST_NAME or not schema.isprintable() or schema.startswith("pg_"):
+        raise _invalid(place.url, f"schema={schema!r} is no name for a schema")
+    try:
+        timeout, idle = float(ours.get("timeout", TIMEOUT)), float(ours.get("idle", IDLE))
+        readers = int(ours.get("readers", READERS))
+    except ValueError:
+        raise _invalid(place.url, "timeout, readers and idle are numbers") from None
+    if not (math.isfinite(timeout) and timeout > 0 and idle >= 0 and readers >= 1):
+        raise _invalid(place.url, "timeout is a number above 0, readers one from 1, idle one from 0")
+    libpq = place.libpq | {
+        "client_encoding": "UTF8",
+        **{name: value for name, value in _defaults(timeout).items() if name not in place.libpq},
+    }
+    return Place(place.url, libpq, schema, timeout, readers, idle)
+
+
+def _defaults(timeout: float) -> dict[str, Any]:
+    """Give parameters by which a link that is cut is noticed, and a server that only reads is passed over."""
+    return {
+        "application_name": "perdure",
+        "connect_timeout": max(2, math.ceil(min(timeout, CONNECTING))),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": math.ceil(timeout * 1000),
+        "target_session_attrs": "read-write",
+    }
+
+
+def hidden(url: str) -> str:
+    """Give a URL, which may be no good one, without what could be a secret in it.
+
+    >>> hidden("postgresql://me:se@cr/et@host:x/db?password=too")
+    'postgresql://me:…@host:x/db?password=…'
+    """
+    scheme, mark, rest = url.partition("://")
+    rest = re.sub(rf"\b({'|'.join(_SECRET)})=[^&]*", r"\1=…", rest, flags=re.IGNORECASE)
+    head, at, tail = rest.rpartition("@")
+    user, colon, port = (head or rest).partition(":")
+    if at:
+        return f"{scheme}{mark}{user}:…@{tail}" if colon else f"{scheme}{mark}{rest}"
+    is_port = re.match(r"\d*([/?,]|$)", port)
+    return f"{scheme}{mark}{rest}" if not colon or is_port else f"{scheme}{mark}{user}:…"
+
+
+def _split(pair: str) -> tuple[str, str, str]:
+    return pair.partition("=")
+
+
+def _joined(pairs: list[str]) -> str:
+    return f"?{'&'.join(pairs)}" if pairs else ""
+
+
+def _invalid(url: str, why: str) -> InvalidStoreURLError:
+    shown = hidden(url)
+    return InvalidStoreURLError(f"store URL {shown!r}: {why}; expected {FORM}", url=shown)

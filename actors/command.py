@@ -24,7 +24,12 @@ SHOWN = 5
 
 StoreUrl = Annotated[
     str,
-    typer.Option("--store", metavar="URL", envvar="PERDURE_STORE", help="Where the tasks are: sqlite:///tasks.db, postgresql://…."),
+    typer.Option(
+        "--store",
+        metavar="URL",
+        envvar="PERDURE_STORE",
+        help="Where the tasks are: sqlite:///tasks.db, postgresql://….",
+    ),
 ]
 TaskId = Annotated[
     str, typer.Argument(metavar="ID", help="The task's id, or the beginning of one.", show_default=False)

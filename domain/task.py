@@ -203,21 +203,26 @@ class AgentTask(TaskState):
 
     def complete(self, activation: int, now: float, value: Any) -> list[TaskEvent]:
         """End the task with its agent's value; or decide that, where something is owed first."""
-        return self._conclude(activation, now, "completed", value=value)
+        self.guard(activation)
+        return self._concluded(self.version + 1, now, "completed", value)
 
     def fail(self, activation: int, now: float, error: Fault) -> list[TaskEvent]:
         """End the task with an error; or decide that, where something is owed first."""
-        return self._conclude(activation, now, "failed", error=error.to_data())
+        self.guard(activation)
+        return self._concluded(self.version + 1, now, "failed", error.to_data())
 
-    def end_cancelled(self, activation: int, now: float, *, cut: bool = False) -> list[TaskEvent]:
+    def end_cancelled(self, activation: int, now: float, *, cut: bool = False, undos: Named = ()) -> list[TaskEvent]:
         """End the task as cancelled, or decide that, where something is owed first.
 
         `cut`: the agent's own clean-up did not come to its end; it is over for this activation then, as one is that was
-        stopped.
+        stopped. `undos` are those of bodies that were cut off: owed, like those that are registered.
         """
-        events = self._conclude(activation, now, "cancelled", cut=cut)
+        self.guard(activation)
+        owed = self._undos(self.version + 1, now, self.unregistered(undos))
+        version = self.version + len(owed) + 1
+        events = [*owed, *self._concluded(version, now, "cancelled", cut=cut, owes=bool(owed))]
         if cut and isinstance(events[-1], Concluded):
-            events.append(Passivated(self.id, self.version + 2, now, activation, [], None, False))
+            events.append(Passivated(self.id, version + 1, now, activation, [], None, False))
         return events
 
     def settle(self, activation: int, now: float) -> list[TaskEvent]:
@@ -228,18 +233,13 @@ class AgentTask(TaskState):
             raise RuntimeError(f"task {self.id}: its agent is not done")
         return [self._ending(self.version + 1, now, concluded)]
 
-    def _conclude(
-        self, activation: int, now: float, status: str, *, value: Any = None, error: Any = None, cut: bool = False
-    ) -> list[TaskEvent]:
-        self.guard(activation)
-        return self._concluded(self.version + 1, now, status, value=value, error=error, cut=cut)
-
     def _concluded(
-        self, version: int, now: float, status: str, *, value: Any = None, error: Any = None, cut: bool = False
+        self, version: int, now: float, status: str, outcome: Any = None, *, cut: bool = False, owes: bool = False
     ) -> list[TaskEvent]:
+        value, error = (outcome, None) if status == "completed" else (None, outcome)
         doubts = [record.path for record in self.doubts]
         concluded = Concluded(self.id, version, now, status, value, error, doubts, cut)
-        owes = self.owed_children or (status != "completed" and self.undos)
+        owes = owes or bool(self.owed_children) or (status != "completed" and bool(self.undos))
         return [concluded] if owes else [self._ending(version, now, concluded)]
 
     def _ending(self, version: int, now: float, concluded: Concluded) -> TaskEvent:

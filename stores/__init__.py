@@ -1,11 +1,11 @@
 """Where tasks are kept. Bytes only: a store has never heard of a task's meaning.
 
-errors <- lifetime <- file_lock <- workers, turns;  task_index, emissions, orphans <- recorder <- store <- crash;
+errors <- lifetime <- file_lock <- workers, turns;  task_index, emissions, orphans <- recorder <- store;
 task_index, beats, heartbeats, emissions <- schema;  schema, store <- memory;  errors <- group_commit;
 schema, turns, group_commit, sqlite_append <- sqlite_file <- sqlite_care;  sqlite_care, store <- sqlite;
-schema <- postgres_schema;  postgres_text, postgres_errors, postgres_schema <- postgres_append <- postgres_links;
-postgres_links <- postgres_workers, postgres_news <- postgres;
-all of them <- contract: tests for whoever writes a store
+crash_plan, store <- crash;  errors <- sqlite_errors, postgres_errors;  schema <- postgres_schema;
+postgres_text, postgres_errors, postgres_schema <- postgres_append <- postgres_links;
+postgres_links <- postgres_workers, postgres_news <- postgres;  all of them <- contract: tests of a store
 """
 
 import math

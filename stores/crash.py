@@ -9,11 +9,12 @@ What runs above the store reports its own through `Store.reach`: `body.before`, 
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
 
+from stores.crash_plan import CrashPlan, FaultPlan, Plan, SimulatedCrash
 from stores.emissions import Emission
 from stores.errors import StoreClosedError, StoreUnavailableError
 from stores.orphans import Orphans
@@ -22,107 +23,10 @@ from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 from stores.workers import About, WorkerLock, Workers
 
+__all__ = ["CrashPlan", "CrashingStore", "FaultPlan", "Plan", "SimulatedCrash"]
 
-class SimulatedCrash(BaseException):
-    """Raised where a real process would have died.
-
-    A BaseException, so that no handler of errors takes it for one. `point`: where the process "died".
-    """
-
-    def __init__(self, point: str) -> None:
-        super().__init__(point)
-        self.point = point
-
-    def __str__(self) -> str:
-        return f"the process has died at {self.point} (simulated)"
-
-
-class Plan(Protocol):
-    """What is to go wrong, and where."""
-
-    @property
-    def dead(self) -> bool:
-        """Whether the process has died (simulated)."""
-
-    def reach(self, point: str, **facts: object) -> None:
-        """Take notice of a point; raise if this is where it goes wrong."""
-
-    def check(self) -> None:
-        """Raise SimulatedCrash if the process has died already."""
-
-
-class CrashPlan:
-    """Die at the `nth` point reached (from 1) of those named `point`, or of all when that is None.
-
-    `nth` None: never, only keep the list. By default to die is to raise SimulatedCrash, there and at
-    whatever is reached or asked ever after (`dead`); `die` is called instead, for a real death, and if it
-    returns the plan goes on counting. `points`: the names reached, in order, whether they match or not.
-    Any thread may reach a point.
-    """
-
-    def __init__(self, nth: int | None, point: str | None = None, die: Callable[[], object] | None = None) -> None:
-        self.nth = nth
-        self.point = point
-        self.die = die
-        self.points: list[str] = []
-        self._count = 0
-        self._crash: str | None = None
-        self._mutex = threading.Lock()
-
-    @property
-    def dead(self) -> bool:
-        """Whether the process has died (simulated)."""
-        return self._crash is not None
-
-    def reach(self, point: str, **_: object) -> None:
-        """Count a point, and die if it is the one."""
-        with self._mutex:
-            self.check()
-            self.points.append(point)
-            matches = self.point in (None, point)
-            self._count += matches
-            due = matches and self._count == self.nth
-            if due and self.die is None:
-                self._crash = point
-                self.check()
-        if due and self.die is not None:
-            self.die()
-
-    def die_now(self, point: str) -> None:
-        """Die at this point, whatever the count says; it is raised from the next thing that is reached or asked."""
-        self._crash = self._crash or point
-
-    def check(self) -> None:
-        """Raise SimulatedCrash if the process has died already."""
-        if self._crash is not None:
-            raise SimulatedCrash(self._crash)
-
-
-class FaultPlan:
-    """Fail the next `times` points named `point` (any when None) with `error`; nobody dies.
-
-    `error`: an exception, or what makes one (a class, a function). `failed`: how many times it has.
-    """
-
-    def __init__(self, times: int, point: str | None, error: BaseException | Callable[[], BaseException]) -> None:
-        self.times = times
-        self.point = point
-        self.error = error
-        self.failed = 0
-        self._mutex = threading.Lock()
-
-    dead = False
-
-    def reach(self, point: str, **_: object) -> None:
-        """Fail if the point is one of those to fail and its times are not used up."""
-        with self._mutex:
-            if self.failed >= self.times or self.point not in (None, point):
-                return
-            self.failed += 1
-        raise self.error if isinstance(self.error, BaseException) else self.error()
-
-    def check(self) -> None:
-        return
+DRAIN = 1.0
+"""Seconds that a close waits for an append that was submitted."""
 
 
 class CrashingStore(Store):
@@ -140,7 +44,8 @@ class CrashingStore(Store):
         self.closed = False
         self._close_inner = close_inner
         self._workers = _CrashingWorkers(self)
-        super().__init__(store.url, _CrashingRecorder(self), self._workers)
+        self._recorder = _CrashingRecorder(self)
+        super().__init__(store.url, self._recorder, self._workers)
 
     def reach(self, point: str, **facts: object) -> None:
         self.plan.reach(point, **facts)
@@ -170,6 +75,7 @@ class CrashingStore(Store):
             raise StoreClosedError(f"{self.url} is closed", url=self.url)
 
     def close(self) -> None:
+        self._recorder.drain()
         self.closed = True
         self._workers.close()
         if self._close_inner:
@@ -179,6 +85,13 @@ class CrashingStore(Store):
 class _CrashingRecorder(TaskRecorder):
     def __init__(self, store: CrashingStore) -> None:
         self._store = store
+        self._pending: set[threading.Thread] = set()
+
+    def drain(self) -> None:
+        """Wait for what was submitted, unless the process is dead; not for a plan that keeps it at a point."""
+        for thread in list(self._pending):
+            if not self._store.plan.dead and thread is not threading.current_thread():
+                thread.join(DRAIN)
 
     @property
     def _inner(self) -> TaskRecorder:
@@ -229,12 +142,16 @@ class _CrashingRecorder(TaskRecorder):
             except BaseException as error:
                 verdict = error
             done(verdict)
+            self._pending.discard(threading.current_thread())
 
         check_append(stored_events, entry, expected, births)
         self._store.check()
+        thread = threading.Thread(target=insert, name="perdure-crash", daemon=True)
         try:  # on a thread of its own: a plan may take its time at each point
-            threading.Thread(target=insert, name="perdure-crash", daemon=True).start()
+            self._pending.add(thread)
+            thread.start()
         except RuntimeError as error:
+            self._pending.discard(thread)
             raise StoreUnavailableError(
                 f"{self._store.url}: {error}", url=self._store.url, reason=str(error)
             ) from error

@@ -17,7 +17,6 @@ from time import monotonic
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-import eventsourcing.persistence as library
 import eventsourcing.sqlite as es_sqlite
 
 from stores.errors import StoreCorruptError, StoreError, StoreUnavailableError
@@ -25,6 +24,7 @@ from stores.group_commit import GroupCommit, Verdict
 from stores.lifetime import Resource, forked_error, inherited
 from stores.schema import check_schema
 from stores.sqlite_append import INTERRUPTS, Missed, fold
+from stores.sqlite_errors import translated
 from stores.turns import PATIENCE, Turns
 
 APPLICATION_ID = 0x50455244  # "PERD", in the file's header
@@ -37,36 +37,6 @@ SLICE = 0.25
 
 Work = Callable[[sqlite3.Cursor], object]
 """What is done in a transaction."""
-
-_UNAVAILABLE = {
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_INTERRUPT,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PROTOCOL,
-    sqlite3.SQLITE_NOLFS,
-    sqlite3.SQLITE_AUTH,
-}
-_CORRUPT = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_NOTADB}
-
-
-def translated(error: sqlite3.Error, url: str, *, committing: bool = False) -> Exception:
-    """Give the error to raise for one of sqlite3: ours, or the library's for a wrong row or call."""
-    reason = str(error)
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if committing:
-        message = f"{url}: the commit failed ({reason}); whether it is stored is known only by reading back"
-        return StoreUnavailableError(message, url=url, reason=reason, unknown_fate=True)
-    if code in _UNAVAILABLE:
-        return StoreUnavailableError(f"{url}: {reason}", url=url, reason=reason)
-    if code in _CORRUPT:
-        return StoreCorruptError(f"{url}: damaged, or not a store of perdure: {reason}", url=url)
-    mirror: type[Exception] = getattr(library, type(error).__name__, library.DatabaseError)
-    return mirror(reason)
 
 
 class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
@@ -187,7 +157,8 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
                     self._writer.rollback()
                 self._turns.take(min(self.timeout, PATIENCE))
                 self._begin_immediate()
-        except BaseException:
+        except BaseException as error:
+            self._leave_read_only(error)
             self._end()
             raise
 
@@ -223,8 +194,11 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
                 self._roll_back()
             self._begin_immediate()
             return self._attempt(works, _apart)
-        except sqlite3.Error as error:
-            raise translated(error, self.url) from error
+        except (sqlite3.Error, StoreUnavailableError) as error:
+            self._leave_read_only(error)
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self.url) from error
+            raise
         finally:
             self._end()
 
@@ -237,6 +211,12 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         except sqlite3.Error as error:
             raise translated(error, self.url, committing=True) from error
         return verdicts
+
+    def _leave_read_only(self, error: BaseException) -> None:
+        """Let the next write have new connections: those made while the file could not be written stay read-only."""
+        if getattr(error.__cause__ or error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
+            with self._read_lock:
+                self._close_connections()
 
     def _end(self) -> None:
         """Let go of the turn, and of what was not committed."""

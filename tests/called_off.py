@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from actors import (
     compensate,
     gather,
     map_steps,
-    open_store,
     receive,
     receive_async,
     sleep,
@@ -38,13 +36,6 @@ COLOURS = ["sync", "async"]
 BOTH = pytest.mark.parametrize("colour", COLOURS)
 ENDINGS = (Completed, Failed, Cancelled)
 DAY = 86_400.0
-
-
-def stores_of(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
-    """Open the store that a test is run on; the body of a fixture."""
-    url = "memory:" if request.param == "memory" else f"sqlite:///{folder}/tasks.db"
-    with open_store(url) as store:
-        yield store
 
 
 class Hands:

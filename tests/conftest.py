@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from stores import Store, open_store
 from tests.postgres import fresh_schema, shared_url
 from tests.scenario_kit import World
 from tests.scenario_postgres import PostgresWorld
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--trials", type=int, default=40, help="how often a test that kills real processes tries")
+    parser.addoption("--trials", type=int, default=15, help="how often a test that kills real processes tries")
     parser.addoption("--unscaled", action="store_true", help="play scenarios about leases in their own time")
     parser.addoption("--seeds", type=int, default=3, help="how many random seeds a test of random runs takes")
     parser.addoption(
@@ -38,6 +42,25 @@ def scale(pytestconfig: pytest.Config) -> float:
     return 1.0 if pytestconfig.getoption("--unscaled") else 1 / 6
 
 
+@pytest.fixture(params=["memory", "sqlite"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Give the store that outlives the systems of a test."""
+    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
+        yield store
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
+    """Give what gives a new store at each call: its URL, or None for one in memory."""
+    numbers = itertools.count()
+    if request.param == "postgres":
+        server = request.getfixturevalue("postgres_server")
+        with ExitStack() as schemas:
+            yield lambda: schemas.enter_context(fresh_schema(server))
+    else:
+        yield lambda: None if request.param == "memory" else f"sqlite:///{tmp_path}/{next(numbers)}.db"
+
+
 @pytest.fixture(scope="session")
 def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bytecode")
@@ -55,6 +78,19 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, bytecode: Path) -> Ite
     else:
         with World(tmp_path, bytecode) as world:
             yield world
+
+
+@pytest.fixture
+def families() -> Iterator[None]:
+    """Forget what members of families did before this test, and open all their gates after it."""
+    from tests.families import did, gates
+
+    did.clear()
+    gates.clear()
+    gates["gate"] = threading.Event()
+    yield
+    for gate in gates.values():
+        gate.set()
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ class Base(LastingStoreContract):
 
 
 class TestSound(Base):
-    pass
+    has_commits = False
 
 
 # ---------------------------------------------------------------------- appends
@@ -377,6 +377,45 @@ class TestGivesOneIdToTwoWorkers(Base):
         def hold(self, worker_id: str, about: Any) -> WorkerLock:
             self._abouts.pop(worker_id, None)
             return super().hold(worker_id, about)
+
+
+# ---------------------------------------------------------------------- deletions
+
+
+class TestDeletesWhateverIsThere(Base):
+    seen_by = "test_a_task_that_is_not_as_expected_is_not_deleted"
+
+    class recorder(SoundRecorder):  # noqa: N801
+        def delete_task(self, task_id: str, *, expected: Any) -> None:
+            row = self._index.get(task_id)
+            super().delete_task(task_id, expected=expected if row is None else (row.birth, row.head))
+
+
+class TestLeavesTheLogOfADeletedTask(Base):
+    seen_by = "test_a_new_task_under_a_deleted_id_is_another_and_takes_nothing_of_the_old_one"
+
+    class recorder(SoundRecorder):  # noqa: N801
+        def _delete_events(self, task_id: str) -> None:
+            return
+
+
+class TestLetsTheGhostOfADeletedTaskWrite(Base):
+    seen_by = "test_a_new_task_under_a_deleted_id_is_another_and_takes_nothing_of_the_old_one"
+
+    class recorder(SoundRecorder):  # noqa: N801
+        def insert_events(self, stored_events: Any, *, entry: IndexRow, expected: Any, **options: Any) -> None:
+            row = self._index.get(entry.id)
+            if expected is not None and row is not None and row.birth != expected[0]:
+                self._index[entry.id] = entry._replace(head=expected[1])
+            super().insert_events(stored_events, entry=entry, expected=expected, **options)
+
+
+class TestSweepsWhatATaskHasSaidWhoseRowIsLost(Base):
+    seen_by = "test_what_a_task_has_said_is_no_orphan_while_only_its_index_row_is_lost"
+
+    class recorder(SoundRecorder):  # noqa: N801
+        def _is_orphan(self, task_id: str, birth: str) -> bool:
+            return task_id not in self._index or super()._is_orphan(task_id, birth)
 
 
 # ---------------------------------------------------------------------- openings

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ from actors import (
     WaitTimeoutError,
     agent,
     gather,
-    open_store,
     request_approval,
     request_approval_async,
     step,
@@ -39,13 +36,6 @@ from tests.scenario_kit import World
 from tests.waiters import TOO_LATE, WAITERS, check_waits
 
 BOTH = pytest.mark.parametrize("colour", ["sync", "async"])
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
 
 
 def asked(task: Any, many: int = 1) -> list[str]:

@@ -69,15 +69,8 @@ from tests.called_off import (
     of,
     spotless,
     started,
-    stores_of,
 )
 from tests.lives import PATIENCE, die, held, kinds, wait_for
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    yield from stores_of(request, tmp_path)
 
 
 @pytest.fixture

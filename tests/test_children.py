@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -71,7 +71,6 @@ from tests.families import (
     double_async,
     ended,
     failing,
-    gates,
     giving_up,
     how_it_ended,
     logs,
@@ -86,24 +85,8 @@ from tests.families import (
 )
 from tests.lives import PATIENCE, wait_for
 
+pytestmark = pytest.mark.usefixtures("families")
 colours = pytest.mark.parametrize("colour", sorted(PARENTS))
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db"
-    with open_store(url) as store:
-        yield store
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    did.clear()
-    gates.clear()
-    gates["gate"] = threading.Event()
-    yield
-    for gate in gates.values():
-        gate.set()
 
 
 # ------------------------------------------------------------------ spawning

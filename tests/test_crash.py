@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ from stores.task_index import Birth
 TIMEOUT = 30
 ROOT = Path(__file__).parents[1]
 POINTS = ["append.before", "append.inside", "append.after"]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
 
 
 def append(store: Store, head: int, bears: str = "") -> None:

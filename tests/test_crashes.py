@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +16,8 @@ from domain.events import StepFailed, StepSucceeded
 from tests import programs
 from tests.programs import WALKERS, walk
 
-numbers = itertools.count()
-SOME = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+SOME = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
 colours = st.sampled_from(sorted(WALKERS))
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "memory":
-        return lambda: None
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 @pytest.fixture(autouse=True)
@@ -73,30 +64,24 @@ def ending(done: Run) -> tuple[Any, ...]:
 
 @SOME
 @given(program=programs.programs, plan=crash_plans(), colour=colours)
-def test_crashes_change_nothing_but_the_number_of_attempts(
+def test_random_programs_through_random_crashes_keep_what_is_promised(
     new_store: Any, program: list[Any], plan: list[int], colour: str
 ) -> None:
     whole = run(program, [], new_store(), colour)
     crashed = run(program, plan, new_store(), colour)
+    crashes_change_nothing_but_the_number_of_attempts(whole, crashed)
+    what_the_agent_saw_live_is_what_a_replay_gives(crashed)
+    an_effect_that_can_be_asked_about_happens_once()
+    a_body_runs_again_only_for_a_recorded_failure_or_a_death_before_its_record(crashed)
+    no_body_of_a_dead_activation_is_still_at_work_in_the_next(crashed)
+
+
+def crashes_change_nothing_but_the_number_of_attempts(whole: Run, crashed: Run) -> None:
     assert ending(crashed) == ending(whole)
     assert outcomes(crashed) == outcomes(whole)
 
 
-@SOME
-@given(program=programs.programs, plan=crash_plans())
-def test_an_async_agent_does_the_same_as_a_sync_one(new_store: Any, program: list[Any], plan: list[int]) -> None:
-    blocking = run(program, [], new_store(), "sync")
-    awaiting = run(program, plan, new_store(), "async")
-    assert ending(awaiting) == ending(blocking)
-    assert outcomes(awaiting) == outcomes(blocking)
-
-
-@SOME
-@given(program=programs.programs, plan=crash_plans(), colour=colours)
-def test_what_the_agent_saw_live_is_what_a_replay_gives(
-    new_store: Any, program: list[Any], plan: list[int], colour: str
-) -> None:
-    crashed = run(program, plan, new_store(), colour)
+def what_the_agent_saw_live_is_what_a_replay_gives(crashed: Run) -> None:
     for scope in {scope for view in programs.seen.values() for scope in view}:
         views = sorted((view.get(scope, []) for view in programs.seen.values()), key=len)
         for shorter, longer in itertools.pairwise(views):
@@ -106,22 +91,12 @@ def test_what_the_agent_saw_live_is_what_a_replay_gives(
         assert sorted(tokens(crashed.result)) == sorted(event.value[1] for event in steps)
 
 
-@SOME
-@given(program=programs.programs, plan=crash_plans(), colour=colours)
-def test_an_effect_that_can_be_asked_about_happens_once(
-    new_store: Any, program: list[Any], plan: list[int], colour: str
-) -> None:
-    run(program, plan, new_store(), colour)
+def an_effect_that_can_be_asked_about_happens_once() -> None:
     keys = [effect["key"] for effect in programs.world.effects() if effect["step"] == "asking"]
     assert len(keys) == len(set(keys))
 
 
-@SOME
-@given(program=programs.programs, plan=crash_plans(), colour=colours)
-def test_a_body_runs_again_only_for_a_recorded_failure_or_a_death_before_its_record(
-    new_store: Any, program: list[Any], plan: list[int], colour: str
-) -> None:
-    crashed = run(program, plan, new_store(), colour)
+def a_body_runs_again_only_for_a_recorded_failure_or_a_death_before_its_record(crashed: Run) -> None:
     failures = {(event.path, event.attempt) for event in crashed.events if isinstance(event, StepFailed)}
     for first, second in itertools.combinations(crashed.bodies, 2):
         if first.path == second.path:
@@ -129,16 +104,20 @@ def test_a_body_runs_again_only_for_a_recorded_failure_or_a_death_before_its_rec
     assert len(programs.world.effects()) <= len(crashed.bodies)
 
 
-@SOME
-@given(program=programs.programs, plan=crash_plans(), colour=colours)
-def test_no_body_of_a_dead_activation_is_still_at_work_in_the_next(
-    new_store: Any, program: list[Any], plan: list[int], colour: str
-) -> None:
-    crashed = run(program, plan, new_store(), colour)
+def no_body_of_a_dead_activation_is_still_at_work_in_the_next(crashed: Run) -> None:
     activations = [effect["activation"] for effect in programs.world.effects()]
     assert activations == sorted(activations)
     if crashed.error is None:
         assert programs.ended[-1] == len(activations)
+
+
+@SOME
+@given(program=programs.programs, plan=crash_plans())
+def test_an_async_agent_does_the_same_as_a_sync_one(new_store: Any, program: list[Any], plan: list[int]) -> None:
+    blocking = run(program, [], new_store(), "sync")
+    awaiting = run(program, plan, new_store(), "async")
+    assert ending(awaiting) == ending(blocking)
+    assert outcomes(awaiting) == outcomes(blocking)
 
 
 EVERYTHING = [

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +14,10 @@ from actors.testing import CrashPlan, FakeClock
 from domain.events import Activated, Cancelled, CancelRequested, Completed, Created
 from stores import Store
 from stores.crash import CrashingStore
-from tests.called_off import BOTH, DAY, Hands, Notes, cancelled, delivered, events_of, made, of, spotless, stores_of
+from tests.called_off import BOTH, DAY, Hands, Notes, cancelled, delivered, events_of, made, of, spotless
 from tests.lives import PATIENCE, die, kinds, wait_for
 
 PASSED = "its deadline has passed"
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    yield from stores_of(request, tmp_path)
 
 
 @pytest.fixture

@@ -51,13 +51,6 @@ from tests.scenario_kit import World
 WORDS = ["once", "upon", "a", "time", "there", "was", "a", "log"]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
-
-
 def updates(store: Store, id: str = "t") -> list[Update]:
     """Give all that a follower of a task that has ended is told."""
     with AgentSystem(store, run=False) as client:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,13 +51,6 @@ from tests.lives import PATIENCE, die, live, wait_for
 from tests.scenario_kit import World
 
 numbers = itertools.count()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
 
 
 @step(name="following: tell", retries=1, backoff=0)

@@ -437,7 +437,6 @@ def test_no_body_begins_while_the_end_of_the_agent_is_on_its_way_to_the_log(disk
     def second() -> str:
         ran.append("began")
         in_second.set()
-        time.sleep(0.2)
         return "2"
 
     def let_the_branch_go_on() -> None:

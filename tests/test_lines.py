@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from actors import (
     StepError,
     agent,
     gather,
-    open_store,
     receive,
     receive_async,
     request_approval,
@@ -43,13 +41,6 @@ from tests.lives import PATIENCE, kinds, log, wait_for
 from tests.waiters import WAITERS, check_waits, moment
 
 BOTH = pytest.mark.parametrize("colour", ["sync", "async"])
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
 
 
 def waits_of(disk: Store) -> int:

@@ -7,20 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import pydantic
 import pytest
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from domain.annotations import named_by
 from domain.errors import DefinitionError, UnknownTypeError, UnstorableValueError
 from domain.types import Registry, learn, register
 from domain.values import convert, decode, dumps, encode, loads
 
-pydantic = pytest.importorskip("pydantic")
-BaseModel, ConfigDict, Field, PrivateAttr = (
-    pydantic.BaseModel,
-    pydantic.ConfigDict,
-    pydantic.Field,
-    pydantic.PrivateAttr,
-)
 T = TypeVar("T")
 
 
@@ -32,7 +27,7 @@ def through_the_log(value: object) -> Any:
 class Line(BaseModel):
     text: str
     price: int = 3
-    tags: list[str] = []  # noqa: RUF012  pydantic copies it
+    tags: list[str] = []
 
 
 @register(name="models.Order")
@@ -219,7 +214,7 @@ def test_a_new_field_gets_its_default_and_counts_as_not_set() -> None:
     class Longer(BaseModel):
         text: str
         upgraded: int
-        tags: list[str] = []  # noqa: RUF012  pydantic copies it
+        tags: list[str] = []
         more: dict[str, int] = Field(default_factory=dict)
         made: int = 0
         _new: int = PrivateAttr(default=7)

@@ -27,13 +27,6 @@ from tests.lives import PATIENCE, wait_for
 from tests.scenario_kit import World
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db"
-    with open_store(url) as store:
-        yield store
-
-
 @agent(name="outbox: parent")
 def parent(count: int, policy: Any = "abandon") -> list[str]:
     children = [spawn_child(unknown_to_workers, on_parent_end=policy) for _ in range(count)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,24 +62,8 @@ from tests.families import (
 from tests.lives import PATIENCE, wait_for
 from tests.scenario_kit import World
 
+pytestmark = pytest.mark.usefixtures("families")
 colours = pytest.mark.parametrize("colour", sorted(PARENTS))
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db"
-    with open_store(url) as store:
-        yield store
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    did.clear()
-    gates.clear()
-    gates["gate"] = threading.Event()
-    yield
-    for gate in gates.values():
-        gate.set()
 
 
 STATES: dict[str, Any] = {

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -29,13 +28,6 @@ def disk() -> Iterator[Store]:
     """Give the store that outlives the systems of a test."""
     with open_store("memory:") as store:
         yield store
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str | None]:
-    if request.param == "memory":
-        return lambda: None
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 # ------------------------------------------------------------------ errors of all sorts
@@ -249,10 +241,10 @@ def walk(calls: list[dict[str, Any]]) -> list[str]:
 
 @SOME
 @given(calls=st.lists(calls, min_size=1, max_size=4), plan=crash_plans())
-def test_live_and_replay_raise_alike(new_store: Any, calls: list[dict[str, Any]], plan: list[int]) -> None:
-    whole = run_through_crashes(walk, calls, store=new_store())
+def test_live_and_replay_raise_alike(calls: list[dict[str, Any]], plan: list[int]) -> None:
+    whole = run_through_crashes(walk, calls)
     seen.clear()
-    crashed = run_through_crashes(walk, calls, plan=plan, store=new_store())
+    crashed = run_through_crashes(walk, calls, plan=plan)
     crashed.check()
     views = sorted(seen.values(), key=len)
     for shorter, longer in itertools.pairwise(views):
@@ -269,11 +261,9 @@ def without_chance(text: Any) -> Any:
 
 @SOME
 @given(calls=st.lists(calls, min_size=1, max_size=4))
-def test_a_declared_error_that_can_be_stored_is_the_one_that_was_raised(
-    new_store: Any, calls: list[dict[str, Any]]
-) -> None:
+def test_a_declared_error_that_can_be_stored_is_the_one_that_was_raised(calls: list[dict[str, Any]]) -> None:
     calls = [{**call, "caught": True} for call in calls]
-    run = run_through_crashes(walk, calls, store=new_store())
+    run = run_through_crashes(walk, calls)
     for call, told in zip(calls, run.result, strict=True):
         error = made(call["kind"], call["values"], call["notes"])
         if call["kind"] in FAITHFUL and call["declared"]:

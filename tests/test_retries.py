@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -33,21 +31,12 @@ from stores.crash import CrashingStore
 from tests.lives import PATIENCE, decide, kinds, live, log, wait_for
 from tests.scenario_kit import KILLED, World, join_all
 
-numbers = itertools.count()
-
 
 @pytest.fixture
 def disk() -> Iterator[Store]:
     """Give the store that outlives the systems of a test."""
     with open_store("memory:") as store:
         yield store
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str | None]:
-    if request.param == "memory":
-        return lambda: None
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 @pytest.fixture

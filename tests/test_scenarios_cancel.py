@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +13,11 @@ from actors.testing import CrashPlan, FakeClock
 from domain.events import CancelDelivered, Cancelled, StepStarted, StepSucceeded
 from stores import Store
 from stores.crash import CrashingStore
-from tests.called_off import cancelled, of, stores_of
+from tests.called_off import cancelled, of
 from tests.lives import wait_for
 from tests.scenario_kit import KILLED, Program, World
 
 START = 1_700_000_000.0
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    yield from stores_of(request, tmp_path)
 
 
 # ------------------------------------------------------------------ P10

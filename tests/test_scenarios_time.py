@@ -5,27 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors import AgentSystem, agent, open_store, step, step_info
+from actors import AgentSystem, agent, step, step_info
 from actors.testing import CrashPlan, FakeClock
 from domain.events import Activated, Failed, StepFailed, StepStarted, StepSucceeded, TaskEvent
 from stores import Store
 from stores.crash import CrashingStore
 from tests.lives import PATIENCE, log, wait_for
 from tests.scenario_kit import KILLED, World
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db"
-    with open_store(url) as store:
-        yield store
 
 
 def until(moment: float) -> None:

@@ -9,8 +9,6 @@ approval, not the timer, since what is in the log beats a time; the log has one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -24,7 +22,6 @@ from actors import (
     Timer,
     agent,
     gather,
-    open_store,
     receive,
     request_approval,
     step,
@@ -37,13 +34,6 @@ from stores.crash import CrashingStore
 from tests.lives import PATIENCE, log, wait_for
 from tests.scenario_kit import KILLED, World
 from tests.waiters import check_waits
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
 
 
 def asked(task: TaskRef[Any], question: str) -> str:

@@ -90,7 +90,7 @@ def test_nothing_of_an_older_file_is_lost_and_its_open_task_goes_on_to_its_end(o
         with pytest.raises(TaskFailedError, match="no words"):
             system.task("failed").result(PATIENCE)
         steps = system.task("open").describe().steps
-        assert [(one.state, one.attempt) for one in steps] == [("finished", 1), ("finished", 2), ("finished", 1)]
+        assert [(one.state, one.attempt) for one in steps] == [("finished", 1), ("finished", 3), ("finished", 1)]
         assert program.notes.name == system.task("open").describe().agent
     with closing(sqlite3.connect(old)) as connection:
         after = connection.execute("SELECT * FROM stored_events ORDER BY 1, 2").fetchall()

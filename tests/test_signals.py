@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from actors import (
     UnknownTaskError,
     UnstorableValueError,
     agent,
-    open_store,
     receive,
     step,
     wait_any,
@@ -38,13 +35,6 @@ from tests.test_lines import bring
 from tests.waiters import TOO_LATE, WAITERS, check_waits
 
 BOTH = pytest.mark.parametrize("colour", ["sync", "async"])
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
 
 
 def received(disk: Store) -> list[tuple[str, Any]]:

@@ -57,6 +57,8 @@ MAKERS = {
 
 
 class TestMemory(StoreContract):
+    has_commits = False
+
     def fresh(self, folder: Path) -> Store:
         return in_memory(folder)
 

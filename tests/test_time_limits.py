@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import itertools
 import logging
 import sys
 import threading
@@ -46,7 +45,6 @@ from stores.crash import CrashingStore, FaultPlan
 from tests.lives import PATIENCE, bodies, decide, die, held, kinds, live, log, wait_for
 from tests.scenario_kit import KILLED, World
 
-numbers = itertools.count()
 SOON = 0.5
 """Seconds after which a body that hangs is given up; one that does not hang has ended by then."""
 COLOURS = ["sync", "async", "sync in async", "async in sync"]
@@ -57,13 +55,6 @@ def disk() -> Iterator[Store]:
     """Give the store that outlives the systems of a test."""
     with open_store("memory:") as store:
         yield store
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str | None]:
-    if request.param == "memory":
-        return lambda: None
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 class Gate:

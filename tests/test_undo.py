@@ -72,15 +72,11 @@ from tests.called_off import (
     events_of,
     made,
     of,
-    stores_of,
 )
 from tests.lives import PATIENCE, die, kinds, wait_for
 
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    yield from stores_of(request, tmp_path)
+LIMIT = 0.5
+"""Seconds within which a body has said how to undo it, also on a machine that is busy; they are real ones."""
 
 
 @pytest.fixture
@@ -358,7 +354,7 @@ def test_the_undo_of_a_step_whose_process_died_is_owed_where_the_agent_said_so_b
 def test_the_undo_of_a_body_that_was_given_up_at_its_time_limit_is_owed_once(
     disk: Store, notes: Notes, colour: str, door: threading.Event
 ) -> None:
-    @step(name="slow", timeout=0.05, retries=1, backoff=0, jitter=0)
+    @step(name="slow", timeout=LIMIT, retries=1, backoff=0, jitter=0)
     def slow() -> None:
         compensate(notes.undo, "slow")
         notes.ran.append("slow")
@@ -376,7 +372,7 @@ def test_the_undo_of_a_body_that_was_given_up_at_its_time_limit_is_owed_once(
 def test_an_attempt_after_one_that_was_given_up_speaks_for_both(
     disk: Store, notes: Notes, colour: str, ending: str, door: threading.Event
 ) -> None:
-    @step(name="slow", timeout=0.2, retries=1, backoff=0, jitter=0)
+    @step(name="slow", timeout=LIMIT, retries=1, backoff=0, jitter=0)
     def slow() -> None:
         compensate(notes.undo, f"attempt {step_info().attempt}")
         if step_info().attempt == 1:
@@ -402,7 +398,7 @@ def test_a_doubt_that_is_settled_as_happened_keeps_the_undo(
             compensate(notes.undo, "as asked")
         return Happened("yes")
 
-    @step(name="slow", timeout=0.05, on_doubt=ask)
+    @step(name="slow", timeout=LIMIT, on_doubt=ask)
     def slow() -> None:
         compensate(notes.undo, "as begun")
         door.wait(PATIENCE)
@@ -468,6 +464,49 @@ def test_the_undo_of_a_body_that_was_cut_off_when_its_worker_closed_is_owed(
         assert task.cancel().undos == ("undo",)
         assert cancelled(task).doubts == ["1"]
     assert notes.ran == ["pay", "undo pay"]
+
+
+class DiesAtTheCut(CrashPlan):
+    """Dies at a point of the first append that decides how a task ends."""
+
+    def reach(self, point: str, **facts: Any) -> None:
+        self.check()
+        if Concluded.TOPIC in facts.get("topics", ()):
+            super().reach(point, **facts)
+
+
+@BOTH
+@pytest.mark.parametrize("point", ["append.before", "append.inside", "append.after"])
+def test_of_a_task_that_is_cut_its_end_and_the_undo_of_its_body_are_in_the_log_together_or_not_at_all(
+    disk: Store, notes: Notes, colour: str, point: str, door: threading.Event
+) -> None:
+    notes.does["stuck"] = lambda: door.wait(PATIENCE)
+    clock, plan = FakeClock(), DiesAtTheCut(1, point)
+    life = CrashingStore(disk, plan)
+
+    async def code(hands: Hands) -> None:
+        await hands.do(notes.book, "first")
+        await hands.do(notes.book, "stuck")
+
+    flow = made(colour, code)
+    with AgentSystem(life, clock=clock, grace=0.01) as system:
+        task = system.spawn(flow, id="t")
+        wait_for(lambda: "stuck" in notes.ran)
+        task.cancel(grace=5)
+        clock.advance(6)
+        with pytest.raises(SimulatedCrash):
+            task.result(PATIENCE)
+    life.close()
+    written = point == "append.after"
+    events = events_of(disk)
+    assert plan.points[-1] == point
+    assert [undo.path for undo in of(events, UndoRegistered)] == (["1", "2"] if written else ["1"])
+    assert [end.doubts for end in of(events, Concluded)] == ([["2"]] if written else [])
+    assert kinds(disk)[-1] == ("Passivated" if written else "CancelRequested")
+    with AgentSystem(disk, clock=clock) as system:
+        assert cancelled(system.spawn(flow, id="t")).doubts == ["2"]
+    assert notes.ran == ["first", "stuck", *(["undo stuck"] if written else []), "undo first"]
+    assert len(of(events_of(disk), ENDINGS)) == 1  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------ an undo that goes wrong

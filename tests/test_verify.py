@@ -210,6 +210,34 @@ def test_nothing_is_wrong_with_a_store_while_workers_are_at_work_on_it(path: Pat
     assert found(path) == []
 
 
+def signalled(log: TaskLog) -> None:
+    Appender(log, log.load("open")).append(lambda task, now: task.receive(now, "key", "go", 1, "ann"))
+
+
+def deleted(log: TaskLog) -> None:
+    row = log.recorder.select_entry("open")
+    assert row is not None
+    log.recorder.delete_task("open", expected=(row.birth, row.head))
+
+
+@pytest.mark.parametrize("change", [signalled, deleted])
+def test_what_changes_between_two_reads_is_not_taken_for_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[TaskLog], None]
+) -> None:
+    with open_store(f"sqlite:///{path}") as store, open_store(f"sqlite:///{path}") as other:
+        select, changed = store.recorder.select_events, list[str]()
+
+        def select_after_a_change(name: str, **bounds: Any) -> Any:
+            if name == "open" and not changed:
+                changed.append(name)
+                change(TaskLog(other))
+            return select(name, **bounds)
+
+        monkeypatch.setattr(store.recorder, "select_events", select_after_a_change)
+        assert list(verify(TaskLog(store), Read())) == []
+        assert changed
+
+
 def big(store: Store, count: int) -> None:
     """Fill a store with tasks that have not begun, by the statements of an append, many in one transaction."""
     log = TaskLog(store)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from actors import (
     TaskRef,
     Timer,
     agent,
-    open_store,
     receive,
     sleep,
     step,
@@ -37,20 +35,6 @@ from tests.waiters import WAITERS, check_waits
 
 BOTH = pytest.mark.parametrize("colour", ["sync", "async"])
 numbers = itertools.count()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str | None]:
-    if request.param == "memory":
-        return lambda: None
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 def bring(signals: list[tuple[str, int]], task: TaskRef[Any]) -> None:

@@ -6,7 +6,6 @@ import itertools
 import sqlite3
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,20 +41,6 @@ from tests.waiters import WAITERS, check_waits
 
 BOTH = pytest.mark.parametrize("colour", ["sync", "async"])
 numbers = itertools.count()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Give the store that outlives the systems of a test."""
-    with open_store("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/tasks.db") as store:
-        yield store
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str | None]:
-    if request.param == "memory":
-        return lambda: None
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 @pytest.fixture
@@ -252,10 +237,21 @@ class Sleeper:
     def is_awake(self) -> bool:
         return any(isinstance(event, WaitEnded) for event in self.task.events())
 
+    def ends_once(self) -> None:
+        """Let it go on to its end, and check that its wait has ended once, for few activations."""
+        wait_for(self.is_awake)
+        self.go.set()
+        self.task.result(PATIENCE)
+        events = [type(event) for event in self.task.events()]
+        assert events.count(WaitEnded) == 1
+        assert events.count(Activated) <= 3
+
+
+ANYWHERE = pytest.mark.parametrize(("where", "jump"), list(itertools.product(["row", "in place"], [3600, -3600])))
+
 
 @BOTH
-@pytest.mark.parametrize("where", ["row", "in place"])
-@pytest.mark.parametrize("jump", [3600, -3600])
+@ANYWHERE
 def test_a_sleep_for_a_while_follows_elapsed_time_whatever_the_wall_is_set_to(
     disk: Store, clock: FakeClock, colour: str, where: str, jump: float
 ) -> None:
@@ -267,16 +263,11 @@ def test_a_sleep_for_a_while_follows_elapsed_time_whatever_the_wall_is_set_to(
         look_round(system)
         assert not sleeper.is_awake()
         clock.advance(1)
-        wait_for(sleeper.is_awake)
-        sleeper.go.set()
-        sleeper.task.result(PATIENCE)
-    assert kinds(disk).count("WaitEnded") == 1
-    assert kinds(disk).count("Activated") <= 3
+        sleeper.ends_once()
 
 
 @BOTH
-@pytest.mark.parametrize("where", ["row", "in place"])
-@pytest.mark.parametrize("jump", [3600, -3600])
+@ANYWHERE
 def test_a_sleep_until_a_moment_follows_the_wall(
     disk: Store, clock: FakeClock, colour: str, where: str, jump: float
 ) -> None:
@@ -288,11 +279,7 @@ def test_a_sleep_until_a_moment_follows_the_wall(
             look_round(system)
             assert not sleeper.is_awake()
             clock.advance(1)
-        wait_for(sleeper.is_awake)
-        sleeper.go.set()
-        sleeper.task.result(PATIENCE)
-    assert kinds(disk).count("WaitEnded") == 1
-    assert kinds(disk).count("Activated") <= 3
+        sleeper.ends_once()
 
 
 def test_a_sleep_that_began_while_the_wall_was_ahead_is_over_when_its_time_has_passed(

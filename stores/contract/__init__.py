@@ -40,15 +40,17 @@ try:
 except ImportError as error:
     raise ImportError("stores.contract needs pytest and Hypothesis: pip install 'perdure[testing]'") from error
 
-_PARTS = ("kit", "appends", "reads", "beside", "threads", "lasting", "machine")
+_PARTS = ("kit", "appends", "submitted", "reads", "beside", "hygiene", "threads", "lasting", "machine")
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))  # so that a failure shows both sides
 
 from stores.contract.appends import Appends, Births
 from stores.contract.beside import Beats, Emissions, Heartbeats, WorkersOfAStore
+from stores.contract.hygiene import Hygiene
 from stores.contract.kit import Suite
 from stores.contract.lasting import Lasting
 from stores.contract.machine import Maker, stores_agree
 from stores.contract.reads import Due, Entries, Events, Index, Text
+from stores.contract.submitted import Submitted
 from stores.contract.threads import Closing, Threads
 
 __all__ = ["LastingStoreContract", "Maker", "StoreContract", "stores_agree"]
@@ -57,6 +59,7 @@ __all__ = ["LastingStoreContract", "Maker", "StoreContract", "stores_agree"]
 class StoreContract(
     Appends,
     Births,
+    Submitted,
     Index,
     Events,
     Entries,
@@ -66,6 +69,7 @@ class StoreContract(
     Beats,
     Emissions,
     WorkersOfAStore,
+    Hygiene,
     Threads,
     Closing,
     Suite,

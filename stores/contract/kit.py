@@ -1,8 +1,9 @@
 """What the contract is tried with: rows, events and emissions, and short ways to write and to read them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Barrier, Thread
 from typing import Any
 
@@ -60,6 +61,15 @@ def grow(store: Store, entry: IndexRow, *, by: int = 1, **options: Any) -> Index
     added = events(entry.id, *range(entry.head + 1, longer.head + 1))
     store.recorder.insert_events(added, entry=longer, expected=(entry.birth, entry.head), **options)
     return longer
+
+
+def submit(store: Store, added: Sequence[StoredEvent], **options: Any) -> None:
+    """Append by `submit_events` and wait for the word; raises it where it is an error."""
+    words: SimpleQueue[BaseException | None] = SimpleQueue()
+    store.recorder.submit_events(added, done=words.put, **options)
+    word = words.get(timeout=TIMEOUT)
+    if word is not None:
+        raise word
 
 
 def contents(store: Store) -> object:

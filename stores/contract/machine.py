@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from stores.contract.kit import events, raising, row, said
+from stores.contract.kit import events, raising, row, said, submit
 from stores.contract.model import Model
 from stores.emissions import EMIT, RESET, Emission
 from stores.errors import AppendConflictError
@@ -32,9 +33,9 @@ class Maker:
 def stores_agree(makers: Mapping[str, Maker], settings: hypothesis_settings | None = None) -> None:
     """Let Hypothesis look for calls after which one of these stores does not hold, or say, what the contract does.
 
-    All do the same at once: appends with right and wrong expectations, with births, with an `inside` that raises;
-    changes of the index, heartbeats, emissions, beats, reads; a second opening beside the first, a new one after a
-    close. `settings` are Hypothesis's, in place of 60 examples of 30 calls.
+    All do the same at once: appends with right and wrong expectations, with births, with an `inside` that raises, some
+    of them submitted; deletions, changes of the index, heartbeats, emissions, beats, reads; a second opening beside the
+    first, a new one after a close. `settings` are Hypothesis's, in place of 50 examples of 30 calls.
     Raises AssertionError with the shortest calls that it has found, and the name of the store.
     """
 
@@ -42,7 +43,7 @@ def stores_agree(makers: Mapping[str, Maker], settings: hypothesis_settings | No
         pass
 
     Machine.makers = makers
-    default = hypothesis_settings(deadline=None, max_examples=60, stateful_step_count=30)
+    default = hypothesis_settings(deadline=None, max_examples=50, stateful_step_count=30)
     run_state_machine_as_test(Machine, settings=settings or default)
 
 
@@ -126,11 +127,12 @@ class StoreMachine(RuleBasedStateMachine):
             store.close()
         shutil.rmtree(self.folder)
 
-    def do(self, method: str, *args: Any, **options: Any) -> None:
-        """Let all do one thing, and compare what each says."""
+    def do(self, method: str, *args: Any, submitted: bool = False, **options: Any) -> None:
+        """Let all do one thing, and compare what each says; an append may be submitted, which comes to the same."""
         wanted = _outcome(getattr(self.model, method), args, options)
         for name, (store, *_) in self.opened.items():
-            found = _outcome(getattr(store.recorder, method), args, options)
+            call = partial(submit, store) if submitted else getattr(store.recorder, method)
+            found = _outcome(call, args, options)
             assert found == wanted, f"{name}: {method} gave {found}; by the contract it is {wanted}"
 
     # ------------------------------------------------------------------ appends
@@ -145,14 +147,14 @@ class StoreMachine(RuleBasedStateMachine):
             life = LIVES[life == LIVES[0]]
         return life, head + (aim == "another head")
 
-    @rule(entry=entries, aim=st.sampled_from(AIMS), count=st.integers(1, 3), inside=insides)
-    def grow(self, entry: IndexRow, aim: str, count: int, inside: Any) -> None:
+    @rule(entry=entries, aim=st.sampled_from(AIMS), count=st.integers(1, 3), inside=insides, submitted=st.booleans())
+    def grow(self, entry: IndexRow, aim: str, count: int, inside: Any, submitted: bool) -> None:
         """Append, with little that may be wrong."""
         expected = self.aim(entry, aim)
         head = expected[1] if expected else 0
         added = events(entry.id, *range(head + 1, head + count + 1))
         entry = entry._replace(head=head + count)
-        self.do("insert_events", added, entry=entry, expected=expected, inside=inside)
+        self.do("insert_events", added, entry=entry, expected=expected, inside=inside, submitted=submitted)
 
     @rule(
         entry=entries, aim=st.sampled_from(AIMS), count=st.integers(0, 2), born=children, fault=faults, inside=insides
@@ -185,12 +187,23 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.do("rebuild_index", row_of)
 
+    @rule(entry=entries, aim=st.sampled_from(AIMS))
+    def delete_task(self, entry: IndexRow, aim: str) -> None:
+        """Delete a task, where it is as expected."""
+        self.do("delete_task", entry.id, expected=self.aim(entry, aim) or (entry.birth, entry.head))
+
+    @rule()
+    def delete_orphans(self) -> None:
+        """Sweep."""
+        self.do("delete_orphans")
+
     # ------------------------------------------------------------------ beside the log
 
-    @rule(task=names, life=lives, path=paths, attempt=small, detail=st.sampled_from(["", "half"]))
-    def beat(self, task: str, life: str, path: str, attempt: int, detail: str) -> None:
-        """Give a heartbeat."""
-        self.do("save_heartbeat", task, life, path, attempt, detail)
+    @rule(task=names, path=paths, heard=st.lists(st.tuples(mostly, small), min_size=1, max_size=3))
+    def beat(self, task: str, path: str, heard: list[tuple[bool, int]]) -> None:
+        """Give heartbeats of one step, some of them late, some of another life."""
+        for place, (usual, attempt) in enumerate(heard):
+            self.do("save_heartbeat", task, LIVES[usual], path, attempt, f"page {place}")
 
     @rule(task=names, path=st.none() | paths)
     def forget_heartbeats(self, task: str, path: str | None) -> None:
@@ -239,6 +252,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.do("select_ready", moment, agents=known, busy_owners=busy, after=after, limit=limit)
             self.do("next_due", moment - len(busy), agents=known)
         self.do("select_rows", ["c", "nobody", "a"])
+        self.do("select_page", after=after[1], limit=limit)
+        self.do("select_ids", after=after[1], limit=limit)
 
     @rule(gt=st.none() | small, lte=st.none() | small, desc=st.booleans(), limit=st.none() | limits)
     def look_at_events(self, **bounds: Any) -> None:
@@ -281,6 +296,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.do("select_entries")
         self.do("select_ids")
         self.do("select_beats")
+        self.do("select_orphans")
         for task in NAMES:
             self.do("select_entry", task)
             self.do("select_events", task)

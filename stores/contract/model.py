@@ -1,5 +1,6 @@
 """The contract as plain dictionaries: what any store has to hold after the same calls."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from eventsourcing.persistence import IntegrityError, StoredEvent
 
 from stores.emissions import EMIT, RESET, Emission
 from stores.errors import AppendConflictError
+from stores.orphans import Orphans
 from stores.recorder import check_append
 from stores.task_index import START, Birth, Expected, IndexRow, Place, place
 
@@ -58,6 +60,35 @@ class Model:
         self.rows = {row.id: row for row in new if row is not None}
         return list(self.rows.values())
 
+    def delete_task(self, task_id: str, *, expected: tuple[str, int]) -> None:
+        self._compare(task_id, expected)
+        del self.rows[task_id]
+        self.log.pop(task_id, None)
+        self.delete_heartbeats(task_id)
+        self.delete_emissions(task_id)
+
+    def select_orphans(self) -> list[Orphans]:
+        found: Counter[tuple[str, str, str]] = Counter()
+        for (task_id, _), (birth, *_) in self.heartbeats.items():
+            found["heartbeats", task_id, birth] += 1
+        for task_id, (birth, rows) in self.emissions.items():
+            found["emissions", task_id, birth] += len(rows)
+        return [Orphans(*key, rows) for key, rows in sorted(found.items()) if self._is_orphan(*key[1:])]
+
+    def _is_orphan(self, task_id: str, birth: str) -> bool:
+        row = self.rows.get(task_id)
+        return not self.log.get(task_id) if row is None else row.birth != birth
+
+    def delete_orphans(self) -> int:
+        found = self.select_orphans()
+        for orphans in found:
+            if orphans.table == "emissions":
+                del self.emissions[orphans.task_id]
+            else:
+                old = self.heartbeats.items()
+                self.heartbeats = {at: b for at, b in old if (at[0], b[0]) != (orphans.task_id, orphans.birth)}
+        return sum(orphans.rows for orphans in found)
+
     def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
         found = self.heartbeats.get((task_id, path))
         if found is None or found[0] != birth or found[1] <= attempt:
@@ -92,8 +123,11 @@ class Model:
 
     # ------------------------------------------------------------------ reads
 
-    def select_ids(self) -> list[str]:
-        return sorted(task_id for task_id, events in self.log.items() if events)
+    def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
+        return sorted(task_id for task_id, events in self.log.items() if events and task_id > after)[:limit]
+
+    def select_page(self, *, after: str = "", limit: int) -> list[IndexRow]:
+        return [self.rows[task_id] for task_id in sorted(self.rows) if task_id > after][:limit]
 
     def select_events(
         self,

@@ -25,12 +25,12 @@ COLOURS = {
 PANELS = (
     ("W1", "", "W1  Steps of one task", "steps a second, more is better"),
     ("W2", "", "W2  Steps of many tasks at once", "steps a second, more is better"),
-    ("W3", "median", "W3  A task of one step, start to result", "milliseconds, median, less is better"),
+    ("W3", "median", "W3  A task of one step, start to result", "milliseconds, less is better"),
     ("W4", "", "W4  Killed and started again, to the first new step", "seconds, less is better"),
     ("W5", "ready", "W5  Ready beside dormant tasks, with a result", "seconds, less is better"),
     ("W5", "until", "W5  Until that process is quiet, all recovered", "seconds, less is better"),
     ("W5", "memory", "W5  Memory of that process at the most", "megabytes, less is better"),
-    ("W6", "", "W6  What a step takes in the database", "bytes, less is better"),
+    ("W6", "", "W6  What a step takes in the database", "less is better"),
 )
 """By panel: workload, a word of the measure that is drawn (else the first one), title, unit."""
 WIDTH, LABELS, VALUES = 640, 270, 70
@@ -42,6 +42,7 @@ def draw(figures: Figures, folder: Path) -> list[Path]:
     """Write the charts of what there is, and give their places."""
     charts = {"benchmarks.svg": bars(figures), "benchmarks-growth.svg": growth(figures)}
     written = []
+    folder.mkdir(parents=True, exist_ok=True)
     for name, drawing in charts.items():
         if drawing is not None:
             (folder / name).write_text(str(drawing), encoding="utf-8")
@@ -106,7 +107,7 @@ def bar_panel(
 ) -> None:
     """Draw one panel, its upper left corner at (x, y)."""
     drawing.text(x, y + 16, title, 14, bold=True)
-    drawing.text(x, y + 32, f"{rows[0].what}: {unit}", 11, FAINT)
+    drawing.text(x, y + 32, f"{rows[0].what} · {unit}", 11, FAINT)
     goals = {row.contender: goals_of(row, all_rows) for row in rows}
     longest = max([row.spread[1] for row in rows] + [goal for some in goals.values() for goal in some])
     left, scale = x + LABELS, (WIDTH - LABELS - VALUES - MARGIN) / longest
@@ -118,10 +119,14 @@ def bar_panel(
         drawing.box(left, top + 2, row.median * scale, BAR, COLOURS[row.contender])
         middle = top + 2 + BAR / 2
         drawing.line([(left + least * scale, middle), (left + most * scale, middle)], INK)
-        for goal in goals[row.contender]:
-            drawing.line([(left + goal * scale, top - 2), (left + goal * scale, top + BAR + 6)], INK, 1.6, "3 2")
-        furthest = max([most, *goals[row.contender]])
-        drawing.text(left + furthest * scale + 6, top + 14, shown(row.median), 12)
+        words = left + most * scale + 6
+        for goal in sorted(goals[row.contender]):
+            place = left + goal * scale
+            drawing.line([(place, top - 2), (place, top + BAR + 6)], "#ffffff", 4)
+            drawing.line([(place, top - 2), (place, top + BAR + 6)], INK, 1.6, "3 2")
+            if words - 6 <= place <= words + VALUES - 20:
+                words = place + 6
+        drawing.text(words, top + 14, shown(row.median), 12)
     drawing.line([(left, y + 40), (left, y + 40 + ROW * len(rows) - 8)], FAINT)
 
 
@@ -188,7 +193,7 @@ def curve_panel(
     drawing.text(x + PLOT[0] + PLOT[1] / 2, y + 82 + HIGH, below, 11, FAINT, "middle")
     names = list(dict.fromkeys(point.contender for point in points))
     lines = {name: [(across(p.size), up(p.median * factor)) for p in points if p.contender == name] for name in names}
-    ends = apart([lines[name][-1][1] for name in names], 28, y + 48 + HIGH)
+    ends = apart([lines[name][-1][1] for name in names], 28, y + 34 + HIGH)
     for name, end in zip(names, ends, strict=True):
         drawing.line(lines[name], COLOURS[name], 3 if name == "perdure" else 2)
         for spot in lines[name]:

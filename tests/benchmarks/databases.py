@@ -136,6 +136,7 @@ class PostgresServer:
             "SELECT c.table_schema, c.table_name, array_agg(c.column_name::text) FROM information_schema.columns c"
             " JOIN information_schema.tables t USING (table_schema, table_name) WHERE t.table_type = 'BASE TABLE'"
             " AND c.table_schema NOT IN ('pg_catalog', 'information_schema') AND c.is_identity = 'NO'"
+            " AND c.is_generated = 'NEVER'"
             " AND COALESCE(c.column_default, '') NOT LIKE 'nextval%' GROUP BY 1, 2"
         )
         with psycopg.connect(url) as connection:

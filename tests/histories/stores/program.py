@@ -2,22 +2,29 @@
 
     python program.py
 
-Its last words were moved from the write-ahead log into the file afterwards. Tasks: `done`, `failed`, `open`.
+What stood in the write-ahead log then was moved into the file. Tasks: `done`, `failed`, and `open`, whose second step
+was cut off by the end of a grace at first, and by the kill then.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
+import threading
 
 from actors import AgentSystem, FailTask, TaskFailedError, agent, step
+
+entered = threading.Event()
+once_more = False
 
 
 @step(name="old-note")
 def note(word: str) -> str:
-    if "kill" in sys.argv and word == "two":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "two" and __name__ == "__main__":
+        entered.set()
+        if once_more:
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()
     return word.upper()
 
 
@@ -29,10 +36,13 @@ def notes(*words: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.argv.append("kill")
-    with AgentSystem("sqlite:///store.db") as system:
+    with AgentSystem("sqlite:///store.db", grace=0) as system:
         system.spawn(notes, "one", "three", id="done").result(20)
         try:
             system.spawn(notes, id="failed").result(20)
         except TaskFailedError:
-            system.spawn(notes, "one", "two", "three", id="open").result(20)
+            system.spawn(notes, "one", "two", "three", id="open")
+        entered.wait(20)
+    once_more = True
+    with AgentSystem("sqlite:///store.db") as system:
+        system.task("open").result(20)

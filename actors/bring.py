@@ -23,6 +23,7 @@ from actors.view import open_approvals, pause_id
 from actors.wording import ago, plain, shortened
 from domain.errors import AlreadyDecidedError, PerdureError, TaskEndedError
 from stores import Store
+from stores.shown_url import shown_url
 
 PauseId = Annotated[
     str,
@@ -91,7 +92,7 @@ def approvals(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
             if stored is not None:
                 typer.echo(f"  {shortened(plain(value_text(stored)), DETAILS)}")
     if not tasks:
-        typer.echo(f"perdure: {plain(store)} · nothing waits for an approval", err=True)
+        typer.echo(f"perdure: {plain(shown_url(store))} · nothing waits for an approval", err=True)
     elif sys.stdout.isatty():
         typer.echo("\nanswer one by  perdure approve PAUSE --by YOU  or  perdure reject PAUSE --note WHY --by YOU")
 

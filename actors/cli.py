@@ -156,7 +156,8 @@ def worker(
     signals = Signals(patient=lifeline is not None)
     signals.install()
     if processes > 1:
-        words = [f"--max-active={max_active}", f"--grace={grace}", f"--store={store}", "--", *modules]
+        os.environ["PERDURE_STORE"] = store  # a list of processes shows their words to everybody
+        words = [f"--max-active={max_active}", f"--grace={grace}", "--", *modules]
         leave(Pool(processes, words, grace, signals).run())
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)

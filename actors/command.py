@@ -16,6 +16,7 @@ from actors.mapper import is_stream
 from actors.target import CommandError
 from actors.wording import plain
 from stores import Store, open_store
+from stores.shown_url import shown_url
 
 DEFAULT_STORE = "sqlite:///perdure.db"
 SHOWN = 5
@@ -23,7 +24,12 @@ SHOWN = 5
 
 StoreUrl = Annotated[
     str,
-    typer.Option("--store", metavar="URL", envvar="PERDURE_STORE", help="Where the tasks are, as sqlite:///tasks.db."),
+    typer.Option(
+        "--store",
+        metavar="URL",
+        envvar="PERDURE_STORE",
+        help="Where the tasks are: sqlite:///tasks.db, postgresql://….",
+    ),
 ]
 TaskId = Annotated[
     str, typer.Argument(metavar="ID", help="The task's id, or the beginning of one.", show_default=False)
@@ -44,12 +50,13 @@ def existing(url: str) -> Store:
     path = url.partition("?")[0].removeprefix("sqlite:///")
     if url.startswith("sqlite:///") and path and not os.path.exists(path):
         raise CommandError(f"there is no store {os.path.abspath(path)}: --store or PERDURE_STORE says where it is")
-    return open_store(url)
+    return open_store(url, make=False)
 
 
 def options(store: str) -> str:
     """Give the words that a command needs to find the store, where it was named by option."""
-    return "" if store in (DEFAULT_STORE, os.environ.get("PERDURE_STORE")) else f" --store {quote(store)}"
+    is_known = store in (DEFAULT_STORE, os.environ.get("PERDURE_STORE"))
+    return "" if is_known else f" --store {quote(shown_url(store))}"
 
 
 def full_id(store: Store, typed: str) -> str:

@@ -21,6 +21,7 @@ from actors.hints import Hints
 from actors.outage import Outage
 from actors.outbox import Outbox
 from actors.second_looks import SecondLooks
+from actors.shares import LEFT_FOR, Shares
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
 from actors.worker import Worker
@@ -50,6 +51,7 @@ class Recovery(SupervisedActor):
         self._directory = directory
         self._looks = SecondLooks(worker)
         self._looks_first = False
+        self._shares = Shares(worker.id)
         self.is_crowded = True  # somebody may stand in line: only a look at the store can tell who is next
         self._seen: Collection[str] = ()
         self._outbox = Outbox(self._log, directory.ring)
@@ -134,12 +136,15 @@ class Recovery(SupervisedActor):
     def _start_due(self, hosted: Collection[str]) -> int:
         """Start what is due, the oldest first, while there is a place; returns how many actors were started."""
         started = 0
+        self._shares.begin()
         self.is_crowded = self._directory.free() <= 0
         if self.is_crowded:
             return started
         passed_over, live = {*hosted, *self._directory.resting()}, self._log.store.workers.live()
         for row in self._due(live):
             if row.id in passed_over or self._leaves_to_others(row, live) or self._is_too_early(row):
+                continue
+            if self._shares.leaves(row, live):
                 continue
             if self._start(row):
                 started += 1
@@ -158,7 +163,7 @@ class Recovery(SupervisedActor):
             rows = [row for row in only.rows(self._log) if place(row)[0] <= now]
             yield from (row for row in sorted(rows, key=place) if self._worker.owns_or_may_take(row.owner))
             return
-        agents, busy = self._worker.agents(), [one for one in live if not self._worker.owns_or_may_take(one)]
+        agents, busy = self._worker.agents(), [one for one in live if self._worker.must_leave(one)]
         after, limit = START, self._directory.free() + SPARE
         while True:
             rows = recorder.select_ready(now, agents=agents, busy_owners=busy, after=after, limit=limit)
@@ -286,6 +291,7 @@ class Recovery(SupervisedActor):
     def _nap(self, pause: float) -> float:
         """Seconds until the next look: the pause, or less where a task is due before for which there is a place."""
         rest = None if self._directory.free() <= 0 else self._next_due()
+        pause = min(pause, LEFT_FOR) if self._shares.left else pause
         return pause if rest is None else max(0.0, min(pause, rest))
 
     def _let_time_pass(self) -> bool:

@@ -59,6 +59,10 @@ class Worker:
         """Tell whether a task of that owner may be claimed: nobody's, our own, or that of a dead or frozen worker."""
         return owner in (None, self.id) or self._is_frozen(owner) or not self.log.store.workers.is_alive(owner)
 
+    def must_leave(self, owner: str) -> bool:
+        """Tell whether a living worker's tasks are its own: another's, which is not frozen."""
+        return owner != self.id and not self._is_frozen(owner)
+
     def _is_frozen(self, owner: str) -> bool:
         """Tell whether a worker is frozen, and has not beaten since that was seen either."""
         count = self.tenure.frozen_at(owner)

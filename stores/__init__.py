@@ -9,6 +9,7 @@ postgres_links <- postgres_workers, postgres_news <- postgres;  all of them <- c
 """
 
 import math
+import os
 from urllib.parse import parse_qsl
 
 from stores.errors import (
@@ -23,6 +24,8 @@ from stores.errors import (
 )
 from stores.memory import MemoryStore
 from stores.recorder import TaskRecorder
+from stores.shown_url import SCHEMES
+from stores.shown_url import shown_url as _shown_url
 from stores.sqlite import BUSY_TIMEOUT, SQLiteStore
 from stores.store import Store
 from stores.task_index import IndexRow
@@ -51,29 +54,32 @@ _FORMS = (
     "'memory:', 'sqlite:///relative.db' or 'sqlite:////absolute/path.db', with '?timeout=SECONDS' if wanted,"
     " or 'postgresql://…'"
 )
-_POSTGRES = ("postgresql://", "postgres://")
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, make: bool = True) -> Store:
     """Open the store that the URL names; an SQLite file is made if it is not there, its folder is not.
 
     What follows `postgresql://` is as libpq takes it, with a few parameters of ours: see `stores/postgres_url.py`. Its
-    tables are made if they are not there, the database is not.
+    tables are made if they are not there, the database is not. With `make=False` nothing is made.
 
     Everything between `sqlite:///` and the first `?` is the path, as it is written: nothing in it is
     decoded or expanded. Each `memory:` is a new store, shared with nobody.
 
     Raises InvalidStoreURLError, StoreUnavailableError, StoreCorruptError, NewerStoreError.
     """
-    if url.startswith(_POSTGRES):
-        return _open_postgres(url)
+    if url.startswith(SCHEMES):
+        return _open_postgres(url, make)
     place, mark, query = url.partition("?")
     if place == "memory:" and not mark:
         return MemoryStore()
     path = place.removeprefix("sqlite:///")
     if path in (place, "") or path.startswith(":memory:") or "\0" in path:
         raise InvalidStoreURLError(f"store URL {url!r}: expected {_FORMS}", url=url)
-    return SQLiteStore(path, timeout=_timeout(url, query))
+    timeout = _timeout(url, query)
+    if not make and not os.path.exists(path):
+        message = f"there is no store {os.path.abspath(path)}"
+        raise StoreUnavailableError(message, url=url, reason="no such file")
+    return SQLiteStore(path, timeout=timeout)
 
 
 def _timeout(url: str, query: str) -> float:
@@ -87,13 +93,13 @@ def _timeout(url: str, query: str) -> float:
     return timeout
 
 
-def _open_postgres(url: str) -> Store:
+def _open_postgres(url: str, make: bool) -> Store:
     try:
         from stores.postgres import PostgresStore  # noqa: PLC0415  who has no PostgreSQL needs no driver for it
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_pool"):
             raise
-        scheme = url.partition("//")[0]
-        message = f"store URL {scheme}//…: the driver is missing ({error}); install it: pip install 'perdure[postgres]'"
-        raise InvalidStoreURLError(message, url=f"{scheme}//…") from error
-    return PostgresStore(url)
+        shown = _shown_url(url)
+        message = f"store URL {shown}: the driver is missing ({error}); install it: pip install 'perdure[postgres]'"
+        raise InvalidStoreURLError(message, url=shown) from error
+    return PostgresStore(url, make=make)

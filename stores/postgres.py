@@ -280,14 +280,14 @@ class PostgresStore(Store):
     stays open.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, make: bool = True) -> None:
         place = parsed(url)
         channel = f"perdure_{lock_key('news', place.schema) & (1 << 64) - 1:016x}"
         links = Links(place, channel)
         try:
             opening = Link(place, writes=True)
             try:
-                prepare(opening.connection, place.schema, place.url)
+                prepare(opening.connection, place.schema, place.url, make=make)
             finally:
                 opening.close()
         except psycopg.Error as error:

@@ -24,6 +24,8 @@ logger = logging.getLogger("perdure")
 Tell = Callable[[Collection[str] | None], object]
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect, growing from the first to the longest."""
+GATHERING = 0.02
+"""Seconds after one telling in which words are gathered: who hears of each of many tasks does nothing but look."""
 LAST_WORD = 1.0
 """Seconds that a close waits for the thread."""
 
@@ -80,6 +82,7 @@ class Listener:
             with suppress(psycopg.Error, OSError):
                 while self._wait(link.connection.fileno()):
                     self._pass_on(link.connection)
+                    self._closing.wait(GATHERING)
         finally:
             link.close()
 

@@ -78,8 +78,8 @@ def lock_key(*names: str) -> int:
     return int.from_bytes(digest.digest(), "big", signed=True)
 
 
-def prepare(connection: psycopg.Connection, schema: str, url: str) -> None:
-    """Make the tables where there are none, or see that they are ours.
+def prepare(connection: psycopg.Connection, schema: str, url: str, *, make: bool = True) -> None:
+    """Make the tables where there are none, unless told not to; or see that they are ours, and of today.
 
     Raises StoreCorruptError, NewerStoreError, StoreUnavailableError and errors of psycopg.
     """
@@ -87,7 +87,11 @@ def prepare(connection: psycopg.Connection, schema: str, url: str) -> None:
     if encoding != ENCODING:
         reason = f"the database has encoding {encoding}: a store needs one with {ENCODING}"
         raise StoreUnavailableError(f"{url}: {reason}", url=url, reason=reason)
-    if _found(connection, schema, url) != SCHEMA:
+    found = _found(connection, schema, url)
+    if found is None and not make:
+        reason = f"there is no store in schema {schema!r} of the database"
+        raise StoreUnavailableError(f"{url}: {reason}", url=url, reason=reason)
+    if found != SCHEMA:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock_key("open", schema)])
             found = _found(connection, schema, url)  # another may have done it meanwhile

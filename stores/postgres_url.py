@@ -1,7 +1,6 @@
 """A PostgreSQL URL: what of it is for libpq, what is ours, and what of it may be shown."""
 
 import math
-import re
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -9,6 +8,7 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from stores.errors import InvalidStoreURLError
+from stores.shown_url import PARTS, hidden, shown_url
 
 SCHEMA_NAME = "perdure"
 """The database schema in which a store has its tables; `?schema=` in the URL says otherwise."""
@@ -25,9 +25,7 @@ FORM = (
     "'postgresql://[user@]host[:port]/database', with libpq's own parameters after a '?', and with"
     " schema=NAME, timeout=SECONDS, readers=COUNT, idle=SECONDS if wanted"
 )
-_PARTS = re.compile(r"(postgres(?:ql)?://)(?:([^@/]*)@)?([^?]*)\??(.*)", re.DOTALL)
 _OURS = ("schema", "timeout", "readers", "idle")
-_SECRET = ("password", "sslpassword", "oauth_client_secret")
 _LONGEST_NAME = 63
 
 
@@ -51,7 +49,7 @@ class Place(NamedTuple):
 
 def parsed(url: str) -> Place:
     """Take a URL apart. Raises InvalidStoreURLError, in which no password stands."""
-    match = _PARTS.fullmatch(url)
+    match = PARTS.fullmatch(url)
     if match is None or "\0" in url:
         raise _invalid(url, "not a URL of PostgreSQL")
     scheme, credentials, where, query = match.groups()
@@ -67,9 +65,7 @@ def parsed(url: str) -> Place:
         raise _invalid(url, "libpq does not understand it") from None
     if not all(port.isdigit() or not port for port in str(libpq.get("port", "")).split(",")):
         raise _invalid(url, "a port is a number")
-    shown = [pair for pair in pairs if _split(pair)[0] not in _SECRET]
-    name = "" if credentials is None else f"{credentials.partition(':')[0]}@"
-    return _checked(Place(f"{scheme}{name}{where}{_joined(shown)}", libpq, SCHEMA_NAME, 0, 0, 0), ours)
+    return _checked(Place(shown_url(url), libpq, SCHEMA_NAME, 0, 0, 0), ours)
 
 
 def _checked(place: Place, ours: dict[str, str]) -> Place:
@@ -101,22 +97,6 @@ def _defaults(timeout: float) -> dict[str, Any]:
         "tcp_user_timeout": math.ceil(timeout * 1000),
         "target_session_attrs": "read-write",
     }
-
-
-def hidden(url: str) -> str:
-    """Give a URL, which may be no good one, without what could be a secret in it.
-
-    >>> hidden("postgresql://me:se@cr/et@host:x/db?password=too")
-    'postgresql://me:…@host:x/db?password=…'
-    """
-    scheme, mark, rest = url.partition("://")
-    rest = re.sub(rf"\b({'|'.join(_SECRET)})=[^&]*", r"\1=…", rest, flags=re.IGNORECASE)
-    head, at, tail = rest.rpartition("@")
-    user, colon, port = (head or rest).partition(":")
-    if at:
-        return f"{scheme}{mark}{user}:…@{tail}" if colon else f"{scheme}{mark}{rest}"
-    is_port = re.match(r"\d*([/?,]|$)", port)
-    return f"{scheme}{mark}{rest}" if not colon or is_port else f"{scheme}{mark}{user}:…"
 
 
 def _split(pair: str) -> tuple[str, str, str]:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,16 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str | None]:
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
     """Give what gives a new store at each call: its URL, or None for one in memory."""
-    if request.param == "memory":
-        return lambda: None
     numbers = itertools.count()
-    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.db"
+    if request.param == "postgres":
+        server = request.getfixturevalue("postgres_server")
+        with ExitStack() as schemas:
+            yield lambda: schemas.enter_context(fresh_schema(server))
+    else:
+        yield lambda: None if request.param == "memory" else f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
 
 @pytest.fixture(scope="session")

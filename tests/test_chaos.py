@@ -56,13 +56,14 @@ LONGEST = 60.0
 
 
 @pytest.mark.timeout(LONGEST + SETTLING + 90)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "database"), [(1, "sqlite"), (2, "sqlite"), (3, "postgres"), (4, "postgres")])
 def test_whatever_dies_nothing_is_lost_nothing_is_repeated_and_no_log_is_torn(
-    seed: int, tmp_path: Path, bytecode: Path, pytestconfig: pytest.Config
+    seed: int, database: str, tmp_path: Path, bytecode: Path, request: pytest.FixtureRequest
 ) -> None:
     """Once with a limit of strikes, and a person who lets go on what is held; once with workers that rob each other."""
-    seconds = min(pytestconfig.getoption("--chaos-seconds"), LONGEST)
-    verdict = play(seed, seconds, tmp_path, bytecode=bytecode)
+    seconds = min(request.config.getoption("--chaos-seconds"), LONGEST)
+    store = request.getfixturevalue("postgres") if database == "postgres" else None
+    verdict = play(seed, seconds, tmp_path, bytecode=bytecode, store=store)
     print(verdict)
     assert not verdict.complaints
     assert verdict.totals["kill"] > 0 < verdict.totals["steps"]

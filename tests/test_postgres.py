@@ -31,8 +31,9 @@ from stores.contract.kit import contents, create, events, row
 from stores.postgres_append import LONGEST_WORD, Append, Transaction, Work
 from stores.postgres_errors import is_lost, translated
 from stores.postgres_text import loaded, stored
-from stores.postgres_url import hidden, parsed
+from stores.postgres_url import parsed
 from stores.schema import SCHEMA
+from stores.shown_url import hidden, shown_url
 from tests.lives import wait_for
 from tests.postgres import fresh_schema, with_option
 
@@ -613,3 +614,24 @@ def test_who_listens_hears_again_after_the_connection_was_cut(
     assert ear.wait(2) == [None, None]  # it may have missed something
     create(store)
     assert ear.wait(3)[2:] == [{"a"}]
+
+
+# ------------------------------------------------------------------ what commands show
+
+
+@pytest.mark.parametrize(
+    "url", [f"postgresql://me:{SECRET}@host/db", f"postgresql://host/db?password={SECRET}&schema=x"]
+)
+def test_commands_show_no_password_and_make_nothing_where_they_only_look(url: str) -> None:
+    from actors.command import options
+
+    assert SECRET not in options(url)
+    assert options(url) == f" --store '{shown_url(url)}'" or "?" not in shown_url(url)
+
+
+def test_looking_at_tasks_makes_no_tables(postgres: str, admin: psycopg.Connection) -> None:
+    with pytest.raises(StoreUnavailableError, match="there is no store in schema"):
+        open_store(postgres, make=False)
+    assert admin.execute("SELECT to_regnamespace(%s)", [parsed(postgres).schema]).fetchall() == [(None,)]
+    with open_store(postgres), open_store(postgres, make=False) as looking:
+        assert looking.recorder.select_ids() == []

@@ -36,7 +36,7 @@ def assert_shown(shown: str, real: str) -> None:
 
 
 def test_it_is_short() -> None:
-    assert len(TEXT.splitlines()) <= 150
+    assert len(TEXT.splitlines()) <= 180
 
 
 def test_the_demo_does_what_is_shown() -> None:
@@ -84,6 +84,35 @@ def test_the_agent_is_killed_and_goes_on_as_shown(weather: Path) -> None:
     assert by_python.stdout.strip() == "['sent to ann', 'sent to bob', 'sent to cy']"
     for command in (["list"], ["show", "rome"]):
         assert "rome" in perdure(*command, cwd=weather).stdout
+
+
+def test_a_worker_on_another_machine_goes_on_as_shown(weather: Path, postgres: str) -> None:
+    """Two terminals, one kill; the URL is that of the test's own database."""
+    _, run, serve = re.split(r"^(?:one|two)\$ export .*\n", CONSOLE[2], flags=re.MULTILINE)
+    environment = os.environ | {"PERDURE_STORE": postgres}
+    words, _, shown = run.removeprefix("one$ perdure ").partition("\n")
+    command = [sys.executable, "-m", "actors"]
+    first_shown, last_shown = shown.replace("…\n", "").splitlines()
+    with subprocess.Popen(
+        [*command, *words.split()], cwd=weather, stderr=subprocess.PIPE, text=True, env=environment
+    ) as first:
+        assert first.stderr is not None
+        for line in first.stderr:
+            if line.strip() == first_shown:
+                os.kill(first.pid, signal.SIGKILL)
+    assert (last_shown, first.returncode) == ("Killed", -signal.SIGKILL)
+    words, _, shown = serve.removeprefix("two$ perdure ").partition("\n")
+    work, look = words.split(" & perdure ")
+    with subprocess.Popen([*command, *work.split()], cwd=weather, env=environment) as worker:
+        try:
+            followed = subprocess.run(
+                [*command, *look.split()], env=environment, capture_output=True, text=True, timeout=60, check=True
+            )
+        finally:
+            worker.terminate()
+    assert_shown(shown, followed.stdout + followed.stderr)
+    sent = (weather / "sent.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[1] for line in sent] == ["ann", "bob", "cy"]
 
 
 def test_the_test_of_the_agent_passes(weather: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which of several workers takes a task first: if all of them tried at once, all but one would have read for nothing."""
+"""Which of several workers takes a task first: if all tried at once, all but one would have read for nothing."""
 
 from __future__ import annotations
 

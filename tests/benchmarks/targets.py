@@ -60,7 +60,7 @@ class Target:
         return f"{self.sign} {self.bound:g}{' × one' if self.what == FOUR else words}"
 
 
-FOUR = "four workers"
+FOUR = "four workers, 800 tasks"
 
 TARGETS = (
     Target("W1", SQLITE, "perdure", "200 steps", RAW, "≥", 0.35),

@@ -6,6 +6,7 @@ link is looked at before it is used, a read is done again on a fresh one where i
 """
 
 import ctypes
+import math
 import os
 import select
 import threading
@@ -23,7 +24,7 @@ from stores.errors import StoreUnavailableError
 from stores.group_commit import GroupCommit, Verdict
 from stores.lifetime import Resource, guard
 from stores.postgres_append import Request, Transaction
-from stores.postgres_errors import is_lost, translated
+from stores.postgres_errors import NoAnswerError, is_lost, translated
 from stores.postgres_url import Place
 
 _SESSION = "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false)"
@@ -44,20 +45,25 @@ class Link(Resource):
 
     connection: psycopg.Connection
 
-    def __init__(self, place: Place, *, writes: bool = False, exactly: bool = False) -> None:
+    def __init__(
+        self, place: Place, *, writes: bool = False, exactly: bool = False, patience: float | None = None
+    ) -> None:
         """Connect. `exactly`: no fork happens meanwhile, so that no child keeps the session alive.
+
+        `patience`: seconds to wait for an answer, by default twice the time-out, which the server itself may use up.
 
         Raises StoreUnavailableError.
         """
+        self._patience = 2 * place.timeout if patience is None else patience
         super().__init__(place.url)
         self._place = place
         self.used = monotonic()
         try:
             if exactly:
                 with guard:
-                    self.connection = _connected(place)
+                    self.connection = self._connected()
             else:
-                self.connection = _connected(place)
+                self.connection = self._connected()
             self._begin(writes)
         except psycopg.Error as error:
             self.close()
@@ -65,6 +71,11 @@ class Link(Resource):
         except BaseException:
             self.close()
             raise
+
+    def _connected(self) -> "_Patient":
+        connection = _Patient.connect(**self._place.libpq, autocommit=True, prepare_threshold=1)
+        connection.patience = self._patience
+        return connection
 
     def _begin(self, writes: bool) -> None:
         path = Identifier(self._place.schema).as_string(self.connection)
@@ -173,7 +184,10 @@ class Links(Resource, es_postgres.PostgresDatastore):
         link.used = monotonic()
         connection = link.connection
         try:
-            if connection.info.transaction_status != TransactionStatus.IDLE:
+            status = connection.info.transaction_status
+            if status == TransactionStatus.ACTIVE:  # whose answer has not come, and would be taken for the next's
+                link.close()
+            elif status != TransactionStatus.IDLE:
                 connection.rollback()
         except psycopg.Error:
             link.close()
@@ -183,7 +197,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
     def aside(self) -> Link:
         """Give a link for what is done now and then, outside every transaction; who asks for it closes it."""
         self.check()
-        return Link(self.place, writes=True)
+        return Link(self.place, writes=True, patience=math.inf)
 
     # ------------------------------------------------------------------ reading
 
@@ -200,7 +214,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
             try:
                 return self._read(self._reading(), sql, params, binary)
             except psycopg.Error as error:
-                if not is_lost(error):
+                if isinstance(error, NoAnswerError) or not is_lost(error):
                     raise
             return self._read(Link(self.place), sql, params, binary)
         except psycopg.Error as error:
@@ -233,7 +247,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
     def _give_back(self, link: Link) -> None:
         link.used = monotonic()
         with self._mutex:
-            if not self.closed and not link.connection.closed:
+            if not self.closed and link.connection.info.transaction_status == TransactionStatus.IDLE:
                 self._free.append(link)
                 return
         link.close()
@@ -264,8 +278,20 @@ class Links(Resource, es_postgres.PostgresDatastore):
         raise NotImplementedError("Links has write() and read() in place of the library's transactions")
 
 
-def _connected(place: Place) -> psycopg.Connection:
-    return psycopg.connect(**place.libpq, autocommit=True, prepare_threshold=1)
+class _Patient(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that waits for an answer for `patience` seconds, and then says so."""
+
+    patience = math.inf
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        limit = self.patience if timeout is None and math.isfinite(self.patience) else timeout
+        began = monotonic()
+        try:
+            return super().wait(gen, interval=interval, timeout=limit)
+        except psycopg.OperationalError as error:
+            if timeout is None and monotonic() - began >= self.patience:
+                raise NoAnswerError(f"no answer within {self.patience:g} s") from error
+            raise
 
 
 def _is_readable(descriptor: int) -> bool:

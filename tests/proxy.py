@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -26,15 +27,17 @@ class Proxy:
         there = conninfo_to_dict(url.partition("&schema=")[0])
         self._there = str(there.get("host", "localhost")), int(there.get("port", 5432))
         self._folder = tempfile.TemporaryDirectory(prefix="perdure-proxy-")
-        schema = [pair for pair in query.split("&") if pair.startswith("schema=")]
+        ours = [pair for pair in query.split("&") if pair.startswith(("schema=", "timeout="))]
         user, name = there.get("user", "postgres"), there.get("dbname", "postgres")
-        self.url = f"postgresql://{user}@/{name}?{'&'.join([f'host={self._folder.name}', *schema])}"
+        self.url = f"postgresql://{user}@/{name}?{'&'.join([f'host={self._folder.name}', *ours])}"
         self._listening = socket.socket(socket.AF_UNIX)
         self._lock = threading.Lock()
         self._pairs: set[_Pair] = set()
         self._is_up = True
         self._mark: bytes | None = None
         self.cuts = 0
+        self.flows = threading.Event()
+        self.flows.set()
 
     def __enter__(self) -> Self:
         self._listening.bind(str(Path(self._folder.name) / ".s.PGSQL.5432"))
@@ -44,6 +47,7 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self._is_up = False
+        self.flows.set()
         self._listening.close()
         self.cut()
         self._folder.cleanup()
@@ -62,6 +66,15 @@ class Proxy:
 
     def come_up(self) -> None:
         self._is_up = True
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Pass nothing on, and close nothing: as a machine that has stopped, or a switch that drops all."""
+        self.flows.clear()
+        try:
+            yield
+        finally:
+            self.flows.set()
 
     def lose_the_answer_to(self, mark: bytes) -> None:
         """Once: where a client says something with this in it, cut its connection when the server has committed it."""
@@ -120,6 +133,7 @@ class _Pair:
     def _to_server(self) -> None:
         with suppress(OSError):
             while said := self._client.recv(65536):
+                self._proxy.flows.wait()
                 self._is_doomed |= self._proxy.takes(said)
                 self._server.sendall(said)
         self.cut()
@@ -129,6 +143,7 @@ class _Pair:
         rest = b""
         with suppress(OSError):
             while more := self._server.recv(65536):
+                self._proxy.flows.wait()
                 rest += more
                 done, committed = _whole_messages(rest)
                 if self._is_doomed and committed:

@@ -27,7 +27,7 @@ from stores import (
     StoreUnavailableError,
     open_store,
 )
-from stores.contract.kit import contents, create, events, row
+from stores.contract.kit import contents, create, events, row, said
 from stores.postgres_append import LONGEST_WORD, Append, Transaction, Work
 from stores.postgres_errors import is_lost, translated
 from stores.postgres_text import loaded, stored
@@ -35,7 +35,7 @@ from stores.postgres_url import parsed
 from stores.schema import SCHEMA
 from stores.shown_url import hidden, shown_url
 from tests.lives import wait_for
-from tests.postgres import fresh_schema, with_option
+from tests.postgres import Server, fresh_schema, own_server, with_option
 
 TIMEOUT = 20
 ROOT = Path(__file__).parents[1]
@@ -635,3 +635,66 @@ def test_looking_at_tasks_makes_no_tables(postgres: str, admin: psycopg.Connecti
     assert admin.execute("SELECT to_regnamespace(%s)", [parsed(postgres).schema]).fetchall() == [(None,)]
     with open_store(postgres), open_store(postgres, make=False) as looking:
         assert looking.recorder.select_ids() == []
+
+
+# ------------------------------------------------------------------ deletion
+
+
+def test_after_a_vacuum_the_text_of_what_was_deleted_is_in_no_file_of_the_tables() -> None:
+    word = b"a text that has to go"
+    with own_server() as server, fresh_schema(server.url) as url, open_store(url) as store:
+        for number in range(50):
+            entry = row(f"t{number}", note=word.decode())
+            store.recorder.insert_events(events(entry.id, 1, state=word * 9), entry=entry, expected=None)
+            store.recorder.save_heartbeat(entry.id, entry.birth, "1", 1, word.decode())
+            store.recorder.save_emissions(entry.id, entry.birth, [said("1", word.decode())])
+        create(store, "kept")
+        store.vacuum()
+        assert has(server, word)
+        for number in range(50):
+            store.recorder.delete_task(f"t{number}", expected=(f"birth-of-t{number}", 1))
+        assert not store.empty_journal()
+        store.vacuum()
+        assert not has(server, word)
+        assert store.recorder.select_ids() == ["kept"]
+
+
+def has(server: Server, word: bytes) -> bool:
+    """Tell whether a file of a table has this text; the server's write-ahead log is another matter."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+    return any(word in file.read_bytes() for file in (server.folder / "base").rglob("*") if file.is_file())
+
+
+def test_a_vacuum_that_finds_others_in_the_way_says_so_and_may_come_again(
+    postgres: str, admin: psycopg.Connection
+) -> None:
+    with open_store(with_option(postgres, "timeout=0.2")) as store:
+        create(store)
+        with admin.transaction():
+            admin.execute("SELECT * FROM task_index")
+            with pytest.raises(StoreUnavailableError, match="lock timeout"):
+                store.vacuum()
+        store.vacuum()
+        assert store.recorder.select_ids() == ["a"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at the words of processes where Linux shows them")
+def test_no_process_of_a_pool_has_the_password_among_its_words(postgres: str, tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("from actors import agent\n@agent\ndef f(): pass\n")
+    url = with_option(postgres, f"password={SECRET}")
+    words = [sys.executable, "-m", "actors", "worker", "work.py", "--processes", "2"]
+    environment = os.environ | {"PERDURE_STORE": url, "PYTHONPATH": str(ROOT)}
+    with (
+        open_store(postgres) as store,
+        subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as pool,
+    ):
+        try:
+            wait_for(lambda: len(store.workers.live()) == 2)
+            pids = [pool.pid, *(about["pid"] for about in store.workers.live().values())]
+            shown = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
+        finally:
+            pool.terminate()
+        said = pool.communicate()[1]
+    assert len(set(pids)) == 3
+    assert SECRET.encode() not in b"".join([*shown, said])

@@ -14,7 +14,7 @@ from domain.events import Completed, StepStarted, StepSucceeded, TaskEvent
 from stores import Store, StoreUnavailableError, open_store
 from stores.contract.kit import events, row
 from tests.lives import PATIENCE, wait_for
-from tests.postgres import Server, fresh_schema, own_server
+from tests.postgres import Server, fresh_schema, own_server, with_option
 from tests.proxy import Proxy
 
 entered: list[int] = []
@@ -203,6 +203,23 @@ def test_a_standby_is_refused_and_nothing_is_written_where_only_reading_is_allow
                 admin.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
         with open_store(url) as store:
             append(store, "a", 2)
+
+
+def test_a_network_that_stands_still_is_an_error_in_time_and_what_was_on_its_way_is_of_unknown_fate(
+    network: Proxy,
+) -> None:
+    with open_store(with_option(network.url, "timeout=0.3")) as store:
+        append(store, "a", 1)
+        assert store.recorder.select_ids() == ["a"]
+        with network.standing_still():
+            with pytest.raises(StoreUnavailableError, match=r"no answer within 0\.6 s") as caught:
+                append(store, "a", 2)
+            assert caught.value.unknown_fate
+            with pytest.raises(StoreUnavailableError):
+                store.recorder.select_ids()
+        versions = len(store.recorder.select_events("a"))
+        append(store, "a", versions + 1)
+        assert [event.originator_version for event in store.recorder.select_events("a")][-1] == versions + 1
 
 
 # ------------------------------------------------------------------ wake-ups

@@ -13,10 +13,6 @@ _LEFT = ("08", "57P")
 """What a server says as it goes, so that it does not say what became of the commit."""
 
 
-class NoAnswerError(psycopg.OperationalError):
-    """Raised where the server has said nothing for too long: it, or what is between, stands still."""
-
-
 def is_lost(error: psycopg.Error) -> bool:
     """Tell whether the server has gone without a word on the statement itself."""
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (

@@ -24,7 +24,7 @@ from stores.errors import StoreUnavailableError
 from stores.group_commit import GroupCommit, Verdict
 from stores.lifetime import Resource, guard
 from stores.postgres_append import Request, Transaction
-from stores.postgres_errors import NoAnswerError, is_lost, translated
+from stores.postgres_errors import is_lost, translated
 from stores.postgres_url import Place
 
 _SESSION = "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false)"
@@ -214,7 +214,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
             try:
                 return self._read(self._reading(), sql, params, binary)
             except psycopg.Error as error:
-                if isinstance(error, NoAnswerError) or not is_lost(error):
+                if isinstance(error, _NoAnswer) or not is_lost(error):
                     raise
             return self._read(Link(self.place), sql, params, binary)
         except psycopg.Error as error:
@@ -278,6 +278,10 @@ class Links(Resource, es_postgres.PostgresDatastore):
         raise NotImplementedError("Links has write() and read() in place of the library's transactions")
 
 
+class _NoAnswer(psycopg.OperationalError):
+    """Raised where the server has said nothing for too long: it, or what is between, stands still."""
+
+
 class _Patient(psycopg.Connection[tuple[Any, ...]]):
     """A connection that waits for an answer for `patience` seconds, and then says so."""
 
@@ -290,7 +294,7 @@ class _Patient(psycopg.Connection[tuple[Any, ...]]):
             return super().wait(gen, interval=interval, timeout=limit)
         except psycopg.OperationalError as error:
             if timeout is None and monotonic() - began >= self.patience:
-                raise NoAnswerError(f"no answer within {self.patience:g} s") from error
+                raise _NoAnswer(f"no answer within {self.patience:g} s") from error
             raise
 
 

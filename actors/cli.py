@@ -12,14 +12,13 @@ import re
 import sys
 from contextlib import closing, suppress
 from importlib.util import find_spec
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from actors.bring import approvals, approve, cancel, reject, signal
-from actors.command import DEFAULT_STORE, StoreUrl, complain, log_to_stderr, options, result_only
+from actors.command import DEFAULT_STORE, StoreUrl, complain, complain_of_damage, log_to_stderr, options, result_only
 from actors.decide import release, resolve
 from actors.follow import conclude, run_task
 from actors.hygiene import delete, reindex, vacuum, verify_store
@@ -31,7 +30,6 @@ from actors.serve import serve
 from actors.showing import plain_json
 from actors.system import GRACE, MAX_ACTIVE
 from actors.target import CommandError, load_agent, load_agents, read_arguments
-from actors.wording import plain
 from domain.errors import PerdureError, UnreadableTaskError
 from domain.retry import MOST_SECONDS
 from stores import StoreError, open_store
@@ -115,8 +113,7 @@ def run(
             try:
                 task = run_task(found, values, id, opened, signals, options(store))
             except UnreadableTaskError as error:
-                complain(error)
-                typer.echo(f"mended, it goes on after: perdure release {plain(quote(id))}", err=True)
+                complain_of_damage(error)
                 raise typer.Exit(3) from None
             code = conclude(
                 task, signals, lambda value: write(json.dumps(plain_json(value), ensure_ascii=False)), options(store)

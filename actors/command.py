@@ -14,7 +14,9 @@ import typer
 
 from actors.mapper import is_stream
 from actors.target import CommandError
+from actors.task_log import REINDEX
 from actors.wording import plain
+from domain.errors import UnreadableTaskError
 from stores import Store, open_store
 from stores.shown_url import shown_url
 
@@ -41,6 +43,13 @@ def complain(error: Exception) -> None:
     """Tell an error on standard error; a traceback in it keeps its lines."""
     first, *rest = str(error).splitlines() or [type(error).__name__]
     typer.echo("\n".join([f"perdure: {plain(first)}", *[plain(line) for line in rest]]), err=True)
+
+
+def complain_of_damage(error: UnreadableTaskError) -> None:
+    """Tell of a log or an index that is damaged, and how it goes on."""
+    complain(error)
+    if REINDEX not in str(error):
+        typer.echo(f"mended, it goes on after: perdure release {plain(quote(error.task_id))}", err=True)
 
 
 def existing(url: str) -> Store:

@@ -16,7 +16,7 @@ from typing import Any
 from actors.mapper import is_stream
 from actors.outbox import end_of, tell_parent
 from actors.outsiders import Outsiders
-from actors.task_log import UNTOLD, TaskLog
+from actors.task_log import REINDEX, UNTOLD, TaskLog
 from domain.errors import PerdureError, TaskNotEndedError, UnknownTaskError, UnreadableTaskError
 from domain.events import Created
 from domain.state import ENDED, UNREADABLE
@@ -88,7 +88,7 @@ def _checked(log: TaskLog, task_id: str, row: IndexRow | None, *, force: bool) -
     """Give the row of a task that may be deleted."""
     if row is None and not is_stream(task_id) and log.recorder.select_events(task_id, limit=1):
         raise UnreadableTaskError(
-            f"task {task_id}: its log is there, its index row is not: first make the index again, by perdure reindex",
+            f"task {task_id}: its log is there, its index row is not: first make the index again, by {REINDEX}",
             task_id=task_id,
             version=1,
         )
@@ -98,10 +98,19 @@ def _checked(log: TaskLog, task_id: str, row: IndexRow | None, *, force: bool) -
         return row
     if row.hold == UNREADABLE:
         why = "cannot be read and may be mended, so nothing was deleted; as it is it goes by force, --force"
+    elif _is_called_off(log, task_id):
+        why = f"was called off and has not ended yet, it is {row.status}, and nothing was deleted: a worker that knows"
+        why += f" its agent {row.agent} ends it, perdure worker"
     else:
         why = f"has not ended, it is {row.status}, and nothing was deleted: call it off first, perdure cancel"
         why += f" {quote(task_id)}, or wait for its end"
     raise TaskNotEndedError(f"task {task_id} {why}", task_id=task_id, status=row.status)
+
+
+def _is_called_off(log: TaskLog, task_id: str) -> bool:
+    with suppress(PerdureError):
+        return log.load(task_id).cancel is not None
+    return False
 
 
 def _settle(log: TaskLog, outsiders: Outsiders, row: IndexRow) -> None:

@@ -31,8 +31,9 @@ def delete(
         str | None, typer.Option("--older-than", metavar="AGE", help="All that ended so long ago: 90s, 45m, 12h, 30d.")
     ] = None,
     status: Annotated[
-        str, typer.Option("--status", metavar="S", help="With --older-than: which endings, with commas between.")
-    ] = ",".join(ENDED),
+        str | None,
+        typer.Option("--status", metavar="S", help=f"With --older-than: which of {','.join(ENDED)}; all by default."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also a task whose log cannot be read.")] = False,
     vacuum: Annotated[bool, typer.Option("--vacuum", help="Do what `perdure vacuum` does, after it.")] = False,
     store: StoreUrl = DEFAULT_STORE,
@@ -49,29 +50,36 @@ def delete(
         raise CommandError("say one of two: a task's ID, or --older-than AGE")
     if older_than is not None and force:
         raise CommandError("--force is for one task, by its ID")
+    if id is not None and status is not None:
+        raise CommandError("--status goes with --older-than AGE: a task is deleted by its ID whatever its ending is")
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         if id is not None:
             _check_id(opened, id)
             system.task(id).delete(force=force)
+            deleted = 1
             typer.echo(plain(f"{id}: deleted"))
         else:
             deleted = system.delete_ended(age_of(older_than or ""), status=_endings(status))
             typer.echo(f"{deleted:,} task{'s' if deleted != 1 else ''} deleted")
-        _clear(opened, store, vacuum=vacuum)
+        if deleted or vacuum:
+            _clear(opened, store, vacuum=vacuum)
 
 
 def _check_id(store: Store, id: str) -> None:
     """Refuse the beginning of an id: what is deleted is gone."""
-    full = full_id(store, id)
+    try:
+        full = full_id(store, id)
+    except CommandError as error:
+        raise CommandError(f"there is no task {id!r}, and the whole id is wanted to delete one; {error}") from None
     if full != id:
         raise CommandError(f"there is no task {id!r}, and the whole id is wanted to delete one: {quote(full)}")
 
 
-def _endings(status: str) -> Collection[Status]:
-    try:
-        return checked_endings([one.strip() for one in status.split(",")])
-    except ValueError as error:
-        raise CommandError(f"--status: {error}") from None
+def _endings(status: str | None) -> Collection[Status]:
+    chosen = ENDED if status is None else [one.strip() for one in status.split(",")]
+    if wrong := [one for one in chosen if one not in ENDED]:
+        raise CommandError(f"--status: only what has ended is deleted, {' or '.join(ENDED)}; not {wrong[0]!r}")
+    return checked_endings(chosen)
 
 
 def age_of(text: str) -> float:

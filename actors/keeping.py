@@ -76,5 +76,6 @@ def checked_endings(status: Collection[str]) -> Collection[Status]:
     """Give these statuses back. Raises ValueError for one that is no ending."""
     wrong = [repr(one) for one in ([status] if isinstance(status, str) else status) if one not in ENDED]
     if wrong or isinstance(status, str):
-        raise ValueError(f"status is a collection of {', '.join(ENDED)}, not {', '.join(wrong) or repr(status)}")
+        what = f"the text {status!r}: write [{status!r}]" if isinstance(status, str) else ", ".join(wrong)
+        raise ValueError(f"status is a collection of {', '.join(ENDED)}, not {what}")
     return cast("Collection[Status]", status)

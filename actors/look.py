@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import closing
-from shlex import quote
 from typing import Annotated, NoReturn, get_args
 
 import typer
 
-from actors.command import DEFAULT_STORE, AsJson, StoreUrl, TaskId, complain, existing, full_id, options
+from actors.command import DEFAULT_STORE, AsJson, StoreUrl, TaskId, complain_of_damage, existing, full_id, options
 from actors.documents import row_document, task_document, text_of
 from actors.outline import outline_of_store
 from actors.target import CommandError
@@ -102,8 +101,7 @@ def _follow(store: Store, id: str, after: int, *, as_json: bool) -> None:
 
 def _refuse_damaged(error: UnreadableTaskError) -> NoReturn:
     sys.stdout.flush()
-    complain(error)
-    typer.echo(f"mended, it goes on after: perdure release {plain(quote(error.task_id))}", err=True)
+    complain_of_damage(error)
     raise typer.Exit(1)
 
 

@@ -107,7 +107,8 @@ def _report(verdicts: list[Verdict], words: Counter[str], modules: list[str]) ->
     parts += [f"{words[HANGS]:,} would hang"] if words[HANGS] else []
     parts += [f"{words[IN_DOUBT]:,} in doubt"] if words[IN_DOUBT] else []
     parts += [f"{words[PERSON]:,} held for a person"] if words[PERSON] else []
-    parts += [f"{words[NOT_HERE]:,} of agents that {_listed(modules)} have not"] if words[NOT_HERE] else []
+    if words[NOT_HERE]:
+        parts.append(f"{words[NOT_HERE]:,} of agents that are not in {_listed(modules)}, and were not looked at")
     return "\n".join([*lines, *([""] if lines else []), ", ".join(parts)])
 
 

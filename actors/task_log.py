@@ -37,6 +37,10 @@ ASKS, UNTOLD = "asks", "untold"
 and whose parent has not been told of it for certain."""
 
 
+REINDEX = "perdure reindex"
+"""What makes the index again; an error that names it needs no other word on how to go on."""
+
+
 class Settable(Protocol):
     """An event that can be set, from any thread."""
 
@@ -152,7 +156,7 @@ class TaskLog(Application[str]):
                 break
             except IntegrityError:
                 raise UnreadableTaskError(
-                    f"task {task_id}: its log is there, its index row is not: the index has to be rebuilt from the log",
+                    f"task {task_id}: its log is there, its index row is not: make the index again, by {REINDEX}",
                     task_id=task_id,
                     version=1,
                 ) from None

@@ -152,7 +152,7 @@ def test_tasks_of_agents_that_the_modules_have_not_are_counted_and_do_not_fail(s
     assert done.returncode == 0
     assert done.stdout == (
         "not here  agent elsewhere: 7 tasks (e-0, e-1, e-2, e-3, e-4 and 2 more)\n\n"
-        "7 tasks: 0 fit, 0 would be held, 7 of agents that work.py, shop have not\n"
+        "7 tasks: 0 fit, 0 would be held, 7 of agents that are not in work.py, shop, and were not looked at\n"
     )
 
 

@@ -115,7 +115,7 @@ def test_a_task_that_the_index_has_lost_is_named_at_spawn(path: Path) -> None:
     edit(path, "DELETE FROM task_index WHERE id='spoilt'")
     with (
         AgentSystem(f"sqlite:///{path}") as system,
-        pytest.raises(UnreadableTaskError, match="the index has to be rebuilt"),
+        pytest.raises(UnreadableTaskError, match="make the index again, by perdure reindex"),
     ):
         system.spawn(work, "spoilt", id="spoilt")
     with open_store(f"sqlite:///{path}") as store:
@@ -146,7 +146,7 @@ def test_a_worker_whose_lock_was_removed_makes_it_again_and_says_so(
             (worker,) = store.workers.live()
             shutil.rmtree(f"{path}.locks")
             wait_for(lambda: Path(f"{path}.locks").exists() and list(store.workers.live()) == [worker])
-    assert "made again" in caplog.text
+    assert "is taken again" in caplog.text
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -128,6 +128,16 @@ def test_a_task_that_has_not_ended_is_refused_with_the_way_out_and_goes_on(disk:
     assert left(disk) == []
 
 
+def test_a_task_that_was_called_off_and_has_not_ended_says_who_ends_it(disk: Store) -> None:
+    with AgentSystem(disk) as system:
+        task = system.spawn(waits, id="t")
+        wait_for(lambda: task.status() == "waiting")
+    with AgentSystem(disk, run=False) as client:
+        client.task("t").cancel()
+        with pytest.raises(TaskNotEndedError, match=r"was called off and has not ended yet, .*perdure worker"):
+            client.task("t").delete()
+
+
 def test_a_new_task_under_the_id_is_a_new_task_and_what_was_recorded_of_the_old_one_counts_for_nothing(
     disk: Store,
 ) -> None:

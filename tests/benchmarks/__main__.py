@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -33,6 +34,7 @@ PACKAGES = ("dbos", "langgraph", "langgraph-checkpoint-sqlite", "langgraph-check
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, or read what was measured; then print the table and draw the charts."""
     options = parsed(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server is left behind
     sizes = QUICK if options.quick else Sizes()
     figures = Figures.load(options.read) if options.read else measure(options, sizes)
     if options.json:
@@ -69,7 +71,9 @@ def measure(options: argparse.Namespace, sizes: Sizes) -> Figures:
     """Measure what was asked for, on each database that is there."""
     figures, names = Figures(), [name for name in options.who if installed(name)]
     for package in sorted({CONTENDERS[name].needs for name in options.who if name not in names}):
-        figures.words.append(f"{package} left out: it is not installed; pip install 'perdure[bench]'")
+        figures.words.append(f"{package} left out: it is not installed; pip install -e '.[bench]'")
+        print(figures.words[-1], file=sys.stderr)
+    print("measuring: half an hour or more, --quick some minutes", file=sys.stderr)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder, ignore_cleanup_errors=True)))
         figures.machine = machine(folder, names)

@@ -483,7 +483,7 @@ def test_a_link_that_was_idle_for_too_long_is_not_used_again(postgres: str, admi
         before = sessions(admin, store)
         store.recorder.select_entry("a")
         create(store, "b")
-        assert not before & sessions(admin, store)
+        wait_for(lambda: not before & sessions(admin, store))
     with open_store(with_option(postgres, name)) as store:
         create(store, "c")
         before = sessions(admin, store)

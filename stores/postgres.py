@@ -302,10 +302,6 @@ class PostgresStore(Store):
         self._channel = channel
         self._listeners: list[Listener] = []
 
-    def empty_journal(self) -> bool:
-        """Give False: the write-ahead log is the server's, which keeps what was deleted until it has gone round."""
-        return False
-
     def vacuum(self) -> None:
         """Delete orphans, and write the tables anew: the text of what was deleted is in none of their files.
 

@@ -4,7 +4,7 @@ errors <- lifetime <- file_lock <- workers, turns;  task_index, emissions, orpha
 task_index, beats, heartbeats, emissions <- schema;  schema, store <- memory;  errors <- group_commit;
 schema, turns, group_commit, sqlite_append <- sqlite_file <- sqlite_care;  sqlite_care, store <- sqlite;
 crash_plan, store <- crash;  errors <- sqlite_errors, postgres_errors;  schema <- postgres_schema;
-postgres_text, postgres_errors, postgres_schema <- postgres_append <- postgres_links;
+postgres_text <- postgres_rows;  postgres_rows, postgres_errors, postgres_schema <- postgres_append <- postgres_links;
 postgres_links <- postgres_workers, postgres_news <- postgres;  all of them <- contract: tests of a store
 """
 

@@ -12,10 +12,11 @@ from psycopg.sql import SQL, Identifier
 from stores import orphans, postgres_emissions, task_index
 from stores.emissions import Emission
 from stores.orphans import Orphans
-from stores.postgres_append import LOCK, REBUILD, SELECT, Append, Cursor, LostError, Work, as_record, as_row, encoded
+from stores.postgres_append import LOCK, REBUILD, SELECT, Append, Cursor, LostError, Work
 from stores.postgres_errors import translated
 from stores.postgres_links import Link, Links
 from stores.postgres_news import Listener, Tell
+from stores.postgres_rows import as_record, as_row, encoded
 from stores.postgres_schema import NAMES, VERSION, lock_key, prepare
 from stores.postgres_text import loaded, stored
 from stores.postgres_url import parsed
@@ -300,10 +301,6 @@ class PostgresStore(Store):
         self._links = links
         self._channel = channel
         self._listeners: list[Listener] = []
-
-    def empty_journal(self) -> bool:
-        """Give False: the write-ahead log is the server's, which keeps what was deleted until it has gone round."""
-        return False
 
     def vacuum(self) -> None:
         """Delete orphans, and write the tables anew: the text of what was deleted is in none of their files.

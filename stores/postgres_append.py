@@ -5,10 +5,9 @@ index rows in the order of their ids, as every such statement does, sets those t
 of these alone: who loses costs the others nothing.
 """
 
-import json
-import math
 from binascii import b2a_base64
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,8 +18,9 @@ from eventsourcing.persistence import StoredEvent
 from stores.errors import AppendConflictError
 from stores.group_commit import Verdict
 from stores.postgres_errors import translated
+from stores.postgres_rows import as_record, as_row, encoded
 from stores.postgres_schema import kind
-from stores.postgres_text import loaded, loaded_or_none, stored, stored_or_none
+from stores.postgres_text import loaded, stored
 from stores.task_index import COLUMNS, Birth, Expected, IndexRow
 
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
@@ -47,7 +47,9 @@ _LOGGED = (
     " SELECT s.id, e.version, e.topic, decode(e.state, 'base64')"
     " FROM swapped s, json_to_recordset(s.events) AS e (version bigint, topic text, state text)"
 )
-_TELL = " UNION ALL SELECT NULL FROM pg_notify(%s, %s)"
+# A transaction that notifies keeps all others in the server that do so waiting until it is on the disk. So this is one
+# of its own, which waits for no disk: what it says is a hint, and may be lost.
+_TELL = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
 REBUILD = f"INSERT INTO task_index ({_ALL}) SELECT {_ALL} FROM json_to_recordset(%s::json) AS w ({_RECORD})"
 
 LONGEST_WORD = 7900
@@ -56,8 +58,6 @@ TRIES = 5
 """Times that a transaction is tried which the server has undone as a whole: a deadlock, or a row that moved."""
 
 _UNDONE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
-
-encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Append(NamedTuple):
@@ -102,6 +102,7 @@ class Transaction:
         self._url = url
         self._channel = channel
         self._owners = owners
+        self._news = set[str]()
 
     def run(self, requests: Sequence[Request]) -> Sequence[Verdict]:
         """Do them, and give a verdict for each; what is raised is that of all, and then nothing is stored.
@@ -110,10 +111,15 @@ class Transaction:
         """
         for _ in range(TRIES - 1):
             try:
-                return self._named(self._run(requests))
+                verdicts = self._run(requests)
+                break
             except _UNDONE:
                 self._roll_back()
-        return self._named(self._run(requests))
+        else:
+            verdicts = self._run(requests)
+        named = self._named(verdicts)
+        self._tell()
+        return named
 
     def _run(self, requests: Sequence[Request]) -> "list[Verdict]":
         try:
@@ -211,13 +217,16 @@ class Transaction:
         wants = [_want(append.events, append.entry, append.expected) for append in appends]
         wants += [_want([birth.event], birth.entry, None) for append in appends for birth in append.births]
         wants.sort(key=_id)
-        news = sorted({want["id"] for want in wants if want["owner"] is None or want["owner"] not in self._owners})
         sql = _swapping(any(want["born"] is not None for want in wants), any(want["born"] is None for want in wants))
-        params = [encoded(wants)]
-        if news:
-            sql, params = sql + _TELL, [*params, self._channel, _word(news)]
-        rows = self._cursor.execute(sql, params).fetchall()
-        return {loaded(task_id) for (task_id,) in rows if task_id is not None}
+        swapped = {task_id for (task_id,) in self._cursor.execute(sql, [encoded(wants)]).fetchall()}
+        self._news |= {want["id"] for want in wants if want["id"] in swapped and want["owner"] not in self._owners}
+        return {loaded(task_id) for task_id in swapped}
+
+    def _tell(self) -> None:
+        """Tell other processes of the tasks that no worker of this one has."""
+        if self._news:
+            with suppress(psycopg.Error):
+                self._cursor.execute(_TELL, [self._channel, _word(sorted(self._news))])
 
     def _call(self, inside: Callable[[], None] | None) -> None:
         """Call what an append wants to be called. Raises _Undo, and interrupts as they are."""
@@ -342,50 +351,6 @@ def _want(events: Sequence[StoredEvent], entry: IndexRow, expected: Expected) ->
 
 def _id(want: dict[str, Any]) -> bytes:
     return str(want["id"]).encode("utf-8", "surrogatepass")
-
-
-def as_record(entry: IndexRow) -> dict[str, Any]:
-    """Give an index row as it is sent."""
-    return {
-        "id": stored(entry.id),
-        "birth": stored(entry.birth),
-        "head": entry.head,
-        "activation": entry.activation,
-        "status": stored(entry.status),
-        "agent": stored(entry.agent),
-        "created": number(entry.created),
-        "updated": number(entry.updated),
-        "due": None if entry.due is None else number(entry.due),
-        "owner": stored_or_none(entry.owner),
-        "strikes": entry.strikes,
-        "hold": stored_or_none(entry.hold),
-        "note": stored(entry.note),
-    }
-
-
-def as_row(row: Sequence[Any]) -> IndexRow:
-    """Give an index row as it was read."""
-    task_id, birth, head, activation, status, agent, created, updated, due, owner, strikes, hold, note = row
-    return IndexRow(
-        loaded(task_id),
-        loaded(birth),
-        head,
-        activation,
-        loaded(status),
-        loaded(agent),
-        created,
-        updated,
-        due,
-        loaded_or_none(owner),
-        strikes,
-        loaded_or_none(hold),
-        loaded(note),
-    )
-
-
-def number(value: float) -> float | str:
-    """Give a number as JSON can say it."""
-    return value if math.isfinite(value) else str(value)
 
 
 def _storable(names: Iterable[str]) -> list[str]:

@@ -5,7 +5,8 @@ from typing import Any
 
 from stores import emissions
 from stores.emissions import EMIT, RESET, Emission
-from stores.postgres_append import Cursor, encoded, number
+from stores.postgres_append import Cursor
+from stores.postgres_rows import encoded, number
 from stores.postgres_schema import kind
 from stores.postgres_text import loaded, stored
 

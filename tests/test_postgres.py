@@ -483,7 +483,7 @@ def test_a_link_that_was_idle_for_too_long_is_not_used_again(postgres: str, admi
         before = sessions(admin, store)
         store.recorder.select_entry("a")
         create(store, "b")
-        assert not before & sessions(admin, store)
+        wait_for(lambda: not before & sessions(admin, store))
     with open_store(with_option(postgres, name)) as store:
         create(store, "c")
         before = sessions(admin, store)
@@ -653,7 +653,6 @@ def test_after_a_vacuum_the_text_of_what_was_deleted_is_in_no_file_of_the_tables
         assert has(server, word)
         for number in range(50):
             store.recorder.delete_task(f"t{number}", expected=(f"birth-of-t{number}", 1))
-        assert not store.empty_journal()
         store.vacuum()
         assert not has(server, word)
         assert store.recorder.select_ids() == ["kept"]

@@ -18,7 +18,6 @@ from tests.postgres import fresh_schema, remove_shared, shared_url
 from tests.scenario_kit import World
 from tests.scenario_postgres import PostgresWorld
 
-
 RUN = "PERDURE_TEST_RUN"
 
 

@@ -284,8 +284,8 @@ class TestKnowsOnlyWhatIsInTheIndex(Base):
     seen_by = "test_rebuilding_the_index_asks_for_each_id_in_the_log_and_leaves_the_log"
 
     class recorder(SoundRecorder):  # noqa: N801
-        def select_ids(self) -> list[str]:
-            return sorted(self._index)
+        def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
+            return sorted(name for name in self._index if name > after)[:limit]
 
 
 class TestTakesAPrefixForAPattern(Base):

@@ -163,7 +163,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_word(tmp_path: Path, mo
     )
     figures = program.measure(options, SMALLEST)
     assert [row.contender for row in figures.rows] == ["raw"]
-    assert figures.words == ["dbos left out: it is not installed; pip install 'perdure[bench]'"]
+    assert figures.words == ["dbos left out: it is not installed; pip install -e '.[bench]'"]
 
 
 def test_who_loses_a_finished_step_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

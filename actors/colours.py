@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
 from actors.threads import Job, Threads
@@ -93,12 +94,16 @@ class Arrival:
         import asyncio  # noqa: PLC0415  a loop runs, so it is there
 
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self._came = False
         self._word: Any = None
 
     def tell(self) -> None:
         """Let the word come."""
         self._came = True
+        if get_ident() == self._thread:
+            self._wake()
+            return
         with suppress(RuntimeError):  # the loop was closed meanwhile, nobody waits
             self._loop.call_soon_threadsafe(self._wake)
 
@@ -107,15 +112,17 @@ class Arrival:
             self._word.set_result(None)
 
     async def wait(self) -> bool:
-        """Await the word; tells whether a cancellation came meanwhile. Others on the loop have their turn in any case.
-
-        A word that has come already wakes it all the same: `tell` has asked the loop for that.
-        """
+        """Await the word; tells whether a cancellation came meanwhile. Others on the loop have their turn."""
         import asyncio  # noqa: PLC0415
 
-        cancelled = waited = False
-        while not (self._came and waited):
-            self._word, waited = self._loop.create_future(), True
+        cancelled = False
+        if self._came:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                cancelled = True
+        while not self._came:
+            self._word = self._loop.create_future()
             try:
                 await self._word
             except asyncio.CancelledError:

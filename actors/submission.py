@@ -42,6 +42,7 @@ class Submission:
             error = raised
         finally:
             self.leave()
+            self.fold = self.go_on = self.leave = _nothing  # which know this one: no cycle is left
         self.end(error)
 
     def end(self, error: BaseException | None) -> None:

@@ -52,13 +52,11 @@ def test_a_step_leaves_nothing_that_only_a_collection_would_end(flow: Any, tmp_p
 
 def test_who_never_waits_for_a_disk_lets_others_on_the_loop_have_their_turn() -> None:
     turns: list[str] = []
-    begun: set[str] = set()
+    together = asyncio.Barrier(2)
 
     @agent(name="submitted: talker")
     async def talker(name: str) -> None:
-        begun.add(name)
-        while len(begun) < 2:
-            await asyncio.sleep(0.001)
+        await together.wait()
         for number in range(20):
             turns.append(name)
             await awaited(number)

@@ -20,11 +20,12 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.sql import Identifier
 
-from stores.errors import StoreUnavailableError
+from stores.errors import StoreError, StoreUnavailableError
 from stores.group_commit import GroupCommit, Verdict
 from stores.lifetime import Resource, guard
 from stores.postgres_append import Request, Transaction
 from stores.postgres_errors import is_lost, translated
+from stores.postgres_locked import WAIT, Around, Ask, LockedError, Shelf
 from stores.postgres_url import Place
 
 _SESSION = "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false)"
@@ -33,8 +34,11 @@ _ALWAYS = "SET default_transaction_isolation = 'read committed'; SET enable_seqs
 _READS = "SET synchronous_commit = off"  # what only reads waits for no disk
 _WRITES = """
     SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off;
+    SET idle_in_transaction_session_timeout = '5s';
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')
-"""  # what a commit has said is on the disk, whatever the database's own default; a stronger one stays
+"""
+# What a commit has said is on the disk, whatever the database's own default; a stronger one stays. Of a process that is
+# frozen in the middle of a transaction the server lets go, so that its locks are in nobody's way.
 
 
 class Link(Resource):
@@ -46,15 +50,23 @@ class Link(Resource):
     connection: psycopg.Connection
 
     def __init__(
-        self, place: Place, *, writes: bool = False, exactly: bool = False, patience: float | None = None
+        self,
+        place: Place,
+        *,
+        writes: bool = False,
+        exactly: bool = False,
+        patience: float | None = None,
+        wait: float | None = None,
     ) -> None:
         """Connect. `exactly`: no fork happens meanwhile, so that no child keeps the session alive.
 
         `patience`: seconds to wait for an answer, by default twice the time-out, which the server itself may use up.
+        `wait`: seconds to wait for a lock, by default the time-out.
 
         Raises StoreUnavailableError.
         """
         self._patience = 2 * place.timeout if patience is None else patience
+        self._wait = place.timeout if wait is None else wait
         super().__init__(place.url)
         self._place = place
         self.used = monotonic()
@@ -79,7 +91,7 @@ class Link(Resource):
 
     def _begin(self, writes: bool) -> None:
         path = Identifier(self._place.schema).as_string(self.connection)
-        self.connection.execute(_SESSION, [path, f"{max(1, round(self._place.timeout * 1000))}ms"])
+        self.connection.execute(_SESSION, [path, f"{max(1, round(self._wait * 1000))}ms"])
         self.connection.execute(f"{_ALWAYS}; {_WRITES if writes else _READS}")
 
     def is_sound(self) -> bool:
@@ -133,7 +145,10 @@ class Links(Resource, es_postgres.PostgresDatastore):
         self._free: list[Link] = []
         self._mutex = threading.Lock()
         self._may_read = threading.Semaphore(place.readers)
-        self._commits: GroupCommit[Request] = GroupCommit(self._transact, url=place.url)
+        self._commits: GroupCommit[Ask] = GroupCommit(self._transact, url=place.url)
+        self._lock_wait = min(WAIT, place.timeout)
+        self._around = Around(place.url, self._lock_wait)
+        self._shelf = Shelf()
         self._channel = channel
         self.owners: set[str] = set()
         """The workers of this process: what they do with their own tasks is no news to other processes."""
@@ -149,23 +164,52 @@ class Links(Resource, es_postgres.PostgresDatastore):
     def write(self, request: Request, size: int = 0) -> None:
         """Do what is asked in a transaction, with what others write meanwhile; its error is its own.
 
+        Where another session has locked what it needs, it alone waits, up to the time-out.
+
         Raises AppendConflictError, StoreError, the library's IntegrityError, and what the request itself raises.
         """
         self.check()
-        self._commits.do(request, size)
+        ask = Ask(request, self.place.timeout)
+        while True:
+            try:
+                return self._commits.do(ask, size)
+            except LockedError as error:
+                pause = ask.pause()
+                if pause is None or self._shelf.closing.wait(pause):
+                    raise ask.final(error) from error
 
     def submit(self, request: Request, done: Callable[[Verdict], object], size: int = 0) -> None:
         """Do the same for who does not wait; see `GroupCommit.submit`."""
         self.check()
-        self._commits.submit(request, done, size)
+        ask = Ask(request, self.place.timeout)
 
-    def _transact(self, requests: Sequence[Request]) -> Sequence[Verdict]:
+        def told(verdict: Verdict) -> None:
+            if not isinstance(verdict, LockedError):
+                done(verdict)
+                return
+            pause = ask.pause()
+            if pause is None or self._shelf.closing.is_set():
+                done(ask.final(verdict))
+            else:
+                self._shelf.put(pause, again)
+
+        def again() -> None:
+            try:
+                self._commits.submit(ask, told, size)
+            except StoreError as error:
+                done(error)
+
+        self._commits.submit(ask, told, size)
+
+    def _transact(self, asks: Sequence[Ask]) -> Sequence[Verdict]:
         self.check()
         link = self._writing()
+
+        def transaction() -> Transaction:
+            return Transaction(link.connection, self.url, self._channel, self.owners)
+
         try:
-            return Transaction(link.connection, self.url, self._channel, self.owners).run(requests)
-        except psycopg.Error as error:
-            raise translated(error, self.url) from error
+            return self._around.run(link.connection, transaction, asks)
         finally:
             self._end(link)
 
@@ -175,7 +219,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
             self._writer = None
             if link is not None:
                 link.close()
-            link = self._writer = Link(self.place, writes=True)
+            link = self._writer = Link(self.place, writes=True, wait=self._lock_wait)
             self.writers = {link.connection.info.backend_pid}
         return link
 
@@ -202,7 +246,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
     # ------------------------------------------------------------------ reading
 
     def read(self, sql: str, params: Sequence[object] = (), *, binary: bool = False) -> list[Any]:
-        """Give the rows of one statement, as of the last commit of any process.
+        """Give the rows of one statement, as of the last commit of any process; it may be done twice.
 
         Raises StoreError.
         """
@@ -258,7 +302,9 @@ class Links(Resource, es_postgres.PostgresDatastore):
         """Close all connections, after all that was begun. May be called again; does nothing in a forked child."""
         if self.forked:
             return
+        self._shelf.closing.set()
         self._commits.close()
+        self._shelf.close()
         with self._mutex:
             self.closed = True
             links, self._free = self._free, []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import psycopg
 import pytest
@@ -430,6 +432,106 @@ def test_a_lock_that_is_held_too_long_is_an_error_and_the_append_may_be_sent_aga
                 hasty.recorder.insert_events(events("a", 2), entry=row("a", 2), expected=("birth-of-a", 1))
         assert not caught.value.unknown_fate
         hasty.recorder.insert_events(events("a", 2), entry=row("a", 2), expected=("birth-of-a", 1))
+
+
+def test_who_needs_a_locked_row_waits_alone_and_nobody_else(
+    store: Store, other: Store, admin: psycopg.Connection
+) -> None:
+    """The victim waits for its 30 s, or until the row is free; the others are done long before."""
+    for name in ("victim", "twin"):
+        create(store, name)
+    answers = queue.SimpleQueue[tuple[str, BaseException | None]]()
+
+    def begin(name: str, head: int) -> None:
+        expected = (row(name, head).birth, head - 1) if head > 1 else None
+        store.recorder.submit_events(
+            events(name, head),
+            entry=row(name, head),
+            expected=expected,
+            done=lambda verdict: answers.put((name, verdict)),
+        )
+
+    with admin.transaction():
+        admin.execute("SELECT * FROM task_index WHERE id = 'victim' FOR UPDATE")
+        admin.execute(
+            "INSERT INTO task_index SELECT 'born', birth, head, activation, status, agent, created, updated,"
+            " due, owner, strikes, hold, note FROM task_index WHERE id = 'twin'"
+        )
+        saved = threading.Thread(target=store.recorder.save_emissions, args=("victim", "birth-of-victim", []))
+        saved.start()
+        began = monotonic()
+        for name, head in (("victim", 2), ("twin", 2), ("born", 1), ("new", 1)):
+            begin(name, head)
+        assert {answers.get(timeout=TIMEOUT), answers.get(timeout=TIMEOUT)} == {("twin", None), ("new", None)}
+        for number in range(3, 40):
+            begin("twin", number)
+            assert answers.get(timeout=TIMEOUT) == ("twin", None)
+        store.recorder.save_beat("worker", 1, 10.0)
+        assert monotonic() - began < 10
+        assert saved.is_alive()
+    found = dict([answers.get(timeout=TIMEOUT), answers.get(timeout=TIMEOUT)])
+    assert found["victim"] is None
+    assert isinstance(found["born"], AppendConflictError)
+    saved.join(TIMEOUT)
+    assert not saved.is_alive()
+    assert store.recorder.select_entry("victim") == row("victim", 2)
+
+
+def test_a_beat_is_held_up_by_no_lock_on_a_task(store: Store, postgres: str, admin: psycopg.Connection) -> None:
+    create(store)
+    with admin.transaction():
+        admin.execute("LOCK TABLE task_index")
+        done = threading.Event()
+        thread = threading.Thread(target=lambda: (create(store, "b"), done.set()))
+        thread.start()
+        began = monotonic()
+        for number in range(10):
+            store.recorder.save_beat("worker", number, 10.0)
+        assert monotonic() - began < 5
+        assert not done.is_set()
+    thread.join(TIMEOUT)
+    assert done.is_set()
+
+
+def test_what_was_put_aside_is_answered_at_the_close(postgres: str, store: Store, admin: psycopg.Connection) -> None:
+    create(store)
+    answers = queue.SimpleQueue[BaseException | None]()
+    with open_store(postgres) as mine, admin.transaction():
+        admin.execute("SELECT * FROM task_index FOR UPDATE")
+        entry = row("a", 2)
+        mine.recorder.submit_events(events("a", 2), entry=entry, expected=("birth-of-a", 1), done=answers.put)
+        with pytest.raises(queue.Empty):
+            answers.get(timeout=1)
+        mine.close()
+        verdict = answers.get_nowait()
+        assert isinstance(verdict, StoreUnavailableError | StoreClosedError)
+    assert store.recorder.select_entry("a") == row("a", 1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "perdure-locked"]
+
+
+def test_who_freezes_inside_a_transaction_is_let_go_of_by_the_server(store: Store, other: Store) -> None:
+    create(store)
+    entered, go_on = threading.Event(), threading.Event()
+    verdicts: list[BaseException] = []
+
+    def freeze(cursor: psycopg.Cursor) -> None:
+        cursor.execute("SELECT * FROM task_index FOR UPDATE")
+        entered.set()
+        go_on.wait(TIMEOUT)
+
+    def write() -> None:
+        try:
+            store.recorder.datastore.write(Work(freeze, ["a"]))
+        except StoreUnavailableError as error:
+            verdicts.append(error)
+
+    frozen = threading.Thread(target=write)
+    frozen.start()
+    assert entered.wait(TIMEOUT)
+    other.recorder.insert_events(events("a", 2), entry=row("a", 2), expected=("birth-of-a", 1))
+    go_on.set()
+    frozen.join(TIMEOUT)
+    assert len(verdicts) == 1
 
 
 # ------------------------------------------------------------------ order

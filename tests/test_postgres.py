@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
@@ -262,21 +263,89 @@ def test_the_tables_of_another_program_are_left_as_they_are(postgres: str, admin
     assert admin.execute(names, [parsed(postgres).schema]).fetchall() == [("stored_events",)]
 
 
-def test_who_may_make_no_schema_is_told_what_an_administrator_may_do(postgres: str, admin: psycopg.Connection) -> None:
-    role = parsed(postgres).schema
-    admin.execute(f'CREATE ROLE "{role}" LOGIN')
-    place = parsed(postgres)
-    host, port = place.libpq.get("host", ""), place.libpq.get("port", "5432")
-    url = f"postgresql://{role}@/{place.libpq.get('dbname', role)}?host={host}&port={port}&schema={role}"
-    try:
-        with pytest.raises(StoreUnavailableError, match=f'CREATE SCHEMA "{role}" AUTHORIZATION "{role}"'):
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "CREATE TABLE perdure (schema int)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (1)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (NULL)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (1), (2)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (99)",
+        "CREATE TABLE perdure (schema text); INSERT INTO perdure VALUES ('mine')",
+        "CREATE TABLE perdure (other text); INSERT INTO perdure VALUES ('mine')",
+        "CREATE TABLE perdure (); CREATE TABLE workers (name text)",
+        "CREATE VIEW perdure AS SELECT 1 AS schema",
+        "CREATE VIEW workers AS SELECT 1 AS name",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (1); CREATE TABLE workers (name text)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (NULL); CREATE TABLE workers (name text)",
+    ],
+)
+def test_a_table_is_not_ours_by_its_name_alone_and_left_as_it_is(
+    postgres: str, admin: psycopg.Connection, statements: str
+) -> None:
+    admin.execute(f'CREATE SCHEMA "{parsed(postgres).schema}"')
+    admin.execute(statements)
+
+    def all_there_is() -> list[object]:
+        names = "SELECT relname, relkind FROM pg_class WHERE relnamespace = to_regnamespace(%s) ORDER BY 1"
+        found = admin.execute(names, [parsed(postgres).schema]).fetchall()
+        return [
+            (name, admin.execute(f'SELECT x::text FROM "{name}" x').fetchall()) for name, kind in found if kind in "rv"
+        ]
+
+    before = all_there_is()
+    for make in (True, False):
+        with pytest.raises(StoreCorruptError):
+            open_store(postgres, make=make)
+    assert all_there_is() == before
+
+
+def test_a_store_that_misses_a_table_is_damaged_and_the_error_names_it(
+    store: Store, postgres: str, admin: psycopg.Connection
+) -> None:
+    admin.execute("DROP TABLE emissions, beats")
+    with pytest.raises(StoreCorruptError, match=r"has no table beats, emissions"):
+        open_store(postgres)
+
+
+@pytest.mark.parametrize(("granted", "missing"), [("", "USAGE"), ("CREATE", "USAGE"), ("USAGE", "CREATE")])
+def test_who_lacks_a_right_to_the_schema_is_told_which(
+    postgres: str, admin: psycopg.Connection, granted: str, missing: str
+) -> None:
+    with role(postgres, admin) as (name, url):
+        admin.execute(f'CREATE SCHEMA "{name}"')
+        if granted:
+            admin.execute(f'GRANT {granted} ON SCHEMA "{name}" TO "{name}"')
+        with pytest.raises(StoreUnavailableError, match=f"has no right {missing} to schema") as caught:
             open_store(url)
-        admin.execute(f'CREATE SCHEMA "{role}" AUTHORIZATION "{role}"')
+        admin.execute(str(caught.value.reason).partition("may do ")[2])
         with open_store(url) as store:
             create(store)
+        admin.execute(f'REVOKE USAGE ON SCHEMA "{name}" FROM "{name}"')
+        with pytest.raises(StoreUnavailableError, match="has no right USAGE to schema"):
+            open_store(url)
+
+
+@contextmanager
+def role(postgres: str, admin: psycopg.Connection) -> Iterator[tuple[str, str]]:
+    """Give a role that has no rights, named as the schema of a store, and the URL of that store for it."""
+    place = parsed(postgres)
+    name = place.schema
+    host, port = place.libpq.get("host", ""), place.libpq.get("port", "5432")
+    admin.execute(f'CREATE ROLE "{name}" LOGIN')
+    try:
+        yield name, f"postgresql://{name}@/{place.libpq.get('dbname', name)}?host={host}&port={port}&schema={name}"
     finally:
-        admin.execute(f'DROP SCHEMA "{role}" CASCADE')
-        admin.execute(f'DROP ROLE "{role}"')
+        admin.execute(f'DROP OWNED BY "{name}" CASCADE; DROP SCHEMA IF EXISTS "{name}" CASCADE; DROP ROLE "{name}"')
+
+
+def test_who_may_make_no_schema_is_told_what_an_administrator_may_do(postgres: str, admin: psycopg.Connection) -> None:
+    with role(postgres, admin) as (name, url):
+        with pytest.raises(StoreUnavailableError, match=f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"'):
+            open_store(url)
+        admin.execute(f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"')
+        with open_store(url) as store:
+            create(store)
 
 
 def test_a_commit_is_durable_whatever_the_database_says(

@@ -287,17 +287,17 @@ class PostgresStore(Store):
         place = parsed(url)
         channel = f"perdure_{lock_key('news', place.schema) & (1 << 64) - 1:016x}"
         links = Links(place, channel)
+        opening: Link | None = None
         try:
             opening = Link(place, writes=True)
-            try:
-                prepare(opening.connection, place.schema, place.url, make=make)
-            finally:
-                opening.close()
-        except psycopg.Error as error:
-            links.close()
-            raise translated(error, place.url) from error
-        except BaseException:
-            links.close()
+            prepare(opening.connection, place.schema, place.url, make=make)
+            links.begin(opening)
+        except BaseException as error:
+            for each in (opening, links):
+                if each is not None:
+                    each.close()
+            if isinstance(error, psycopg.Error):
+                raise translated(error, place.url) from error
             raise
         super().__init__(place.url, PostgresRecorder(links), PostgresWorkers(place, links))
         self._links = links

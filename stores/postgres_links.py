@@ -29,6 +29,7 @@ from stores.postgres_locked import WAIT, Around, Ask, LockedError, Shelf
 from stores.postgres_url import Place
 
 _SESSION = "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false)"
+_LOCK_WAIT = "SELECT set_config('lock_timeout', %s, false)"
 # Rows are found by key, whatever statistics say of a table that was small a moment ago.
 _ALWAYS = "SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off"
 _READS = "SET synchronous_commit = off"  # what only reads waits for no disk
@@ -144,6 +145,8 @@ class Links(Resource, es_postgres.PostgresDatastore):
         self._writer: Link | None = None
         self._free: list[Link] = []
         self._mutex = threading.Lock()
+        self._returned = threading.Condition(self._mutex)
+        self._lent = 0
         self._may_read = threading.Semaphore(place.readers)
         self._commits: GroupCommit[Ask] = GroupCommit(self._transact, url=place.url)
         self._lock_wait = min(WAIT, place.timeout)
@@ -158,6 +161,16 @@ class Links(Resource, es_postgres.PostgresDatastore):
 
     def register_type_adapters(self) -> None:
         """Do nothing: no composite type of the library is used."""
+
+    def begin(self, opening: Link) -> None:
+        """Take the link of the opening for what is written, and make one that reads: with fewer there is no store.
+
+        Raises StoreUnavailableError.
+        """
+        opening.connection.execute(_LOCK_WAIT, [f"{max(1, round(self._lock_wait * 1000))}ms"])
+        self._writer = opening
+        self.writers = {opening.connection.info.backend_pid}
+        self._free.append(Link(self.place))
 
     # ------------------------------------------------------------------ writing
 
@@ -255,11 +268,14 @@ class Links(Resource, es_postgres.PostgresDatastore):
             reason = f"all {self.place.readers} connections that read were in use for {self.place.timeout:g} s"
             raise StoreUnavailableError(f"{self.url}: {reason}", url=self.url, reason=reason)
         try:
+            link = self._reading()
             try:
-                return self._read(self._reading(), sql, params, binary)
+                return self._read(link, sql, params, binary)
             except psycopg.Error as error:
                 if isinstance(error, _NoAnswer) or not is_lost(error):
                     raise
+            finally:
+                self._unlend()
             return self._read(Link(self.place), sql, params, binary)
         except psycopg.Error as error:
             raise translated(error, self.url) from error
@@ -267,14 +283,37 @@ class Links(Resource, es_postgres.PostgresDatastore):
             self._may_read.release()
 
     def _reading(self) -> Link:
+        """Lend a link: one that is free, a new one, or, where none can be had, the next that comes back."""
         while True:
             with self._mutex:
                 link = self._free.pop() if self._free else None
-            if link is None:
-                return Link(self.place)
-            if link.is_sound():
-                return link
-            link.close()
+                self._lent += 1
+            try:
+                if link is None:
+                    return Link(self.place)
+                if link.is_sound():
+                    return link
+                link.close()
+            except StoreUnavailableError:
+                self._unlend()
+                if not self._comes_back():
+                    raise
+            except BaseException:
+                self._unlend()
+                raise
+            else:
+                self._unlend()
+
+    def _unlend(self) -> None:
+        with self._returned:
+            self._lent -= 1
+            self._returned.notify_all()
+
+    def _comes_back(self) -> bool:
+        """Wait for a link that is lent; False where none is, or none has come in time."""
+        with self._returned:
+            self._returned.wait_for(lambda: self._free or not self._lent, self.place.timeout)
+            return bool(self._free)
 
     def _read(self, link: Link, sql: str, params: Sequence[object], binary: bool) -> list[Any]:
         try:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -19,6 +20,7 @@ from eventsourcing.persistence import IntegrityError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors import AgentSystem, agent, step
 from stores import (
     AppendConflictError,
     InvalidStoreURLError,
@@ -324,6 +326,51 @@ def test_who_lacks_a_right_to_the_schema_is_told_which(
         admin.execute(f'REVOKE USAGE ON SCHEMA "{name}" FROM "{name}"')
         with pytest.raises(StoreUnavailableError, match="has no right USAGE to schema"):
             open_store(url)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_too_few_connections_are_an_error_that_says_how_many_are_needed(
+    postgres: str, admin: psycopg.Connection, limit: int
+) -> None:
+    with role(postgres, admin) as (name, url):
+        admin.execute(f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"; ALTER ROLE "{name}" CONNECTION LIMIT {limit}')
+        with pytest.raises(StoreUnavailableError, match="takes 2 connections to open a store") as caught:
+            open_store(url)
+        assert not caught.value.unknown_fate
+
+
+def test_two_connections_are_enough_for_a_store_and_are_one_too_few_for_a_worker(
+    postgres: str, admin: psycopg.Connection
+) -> None:
+    with role(postgres, admin) as (name, url):
+        admin.execute(f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"; ALTER ROLE "{name}" CONNECTION LIMIT 2')
+        with open_store(url) as store, ThreadPoolExecutor(8) as pool:
+            for number in range(8):
+                create(store, f"t{number}")
+            assert all(pool.map(store.recorder.select_entry, [f"t{number % 8}" for number in range(200)]))
+            with pytest.raises(StoreUnavailableError, match="and 1 for each worker"):
+                store.workers.hold("w", {})
+
+
+def test_three_connections_are_enough_for_a_worker(postgres: str, admin: psycopg.Connection) -> None:
+    with role(postgres, admin) as (name, url):
+        admin.execute(f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"; ALTER ROLE "{name}" CONNECTION LIMIT 3')
+        with AgentSystem(url) as system:
+            tasks = [system.spawn(counter, 3, id=f"t{number}") for number in range(10)]
+            assert [task.result(TIMEOUT) for task in tasks] == [3] * 10
+
+
+@step
+def plus_one(number: int) -> int:
+    return number + 1
+
+
+@agent
+def counter(upto: int) -> int:
+    number = 0
+    while number < upto:
+        number = plus_one(number)
+    return number
 
 
 @contextmanager

@@ -201,10 +201,8 @@ class Links(Resource, es_postgres.PostgresDatastore):
                 done(verdict)
                 return
             pause = ask.pause()
-            if pause is None or self._shelf.closing.is_set():
+            if pause is None or not self._shelf.put(pause, again):
                 done(ask.final(verdict))
-            else:
-                self._shelf.put(pause, again)
 
         def again() -> None:
             try:

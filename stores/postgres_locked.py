@@ -163,14 +163,19 @@ class Shelf:
         self._thread: threading.Thread | None = None
         self.closing = threading.Event()
 
-    def put(self, pause: float, again: Callable[[], object]) -> None:
-        """Call `again` after so many seconds, or at the close."""
+    def put(self, pause: float, again: Callable[[], object]) -> bool:
+        """Call `again` after so many seconds, or at the close; False where nobody can, and then nobody does."""
         with self._mutex:
+            if self.closing.is_set():
+                return False
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name="perdure-locked", daemon=True)
-                thread.start()
-                self._thread = thread
-            self._waiting.append((monotonic() + pause, again))
+                with suppress(RuntimeError):  # the machine has no thread left
+                    thread.start()
+                    self._thread = thread
+            if self._thread is not None:
+                self._waiting.append((monotonic() + pause, again))
+            return self._thread is not None
 
     def close(self) -> None:
         """Call what is left, and wait for it."""

@@ -35,6 +35,7 @@ from stores import (
 from stores.contract.kit import contents, create, events, row, said
 from stores.postgres_append import LONGEST_WORD, Append, Transaction, Work
 from stores.postgres_errors import is_lost, translated
+from stores.postgres_locked import Around, Ask
 from stores.postgres_text import loaded, stored
 from stores.postgres_url import parsed
 from stores.schema import SCHEMA
@@ -595,6 +596,27 @@ def test_who_needs_a_locked_row_waits_alone_and_nobody_else(
     saved.join(TIMEOUT)
     assert not saved.is_alive()
     assert store.recorder.select_entry("victim") == row("victim", 2)
+
+
+def test_a_link_that_is_lost_on_the_way_costs_nobody_the_answer_that_is_committed(store: Store) -> None:
+    """Who was put aside goes after the others, in a transaction of its own: its end says nothing of theirs."""
+
+    def die(cursor: psycopg.Cursor) -> None:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    place = parsed(store.url)
+    late = [Ask(Work(die), 1.0), Ask(append("late", 1), 1.0)]
+    for ask in late:
+        ask.late = True
+    with psycopg.connect(**place.libpq, autocommit=True) as connection:
+        connection.execute(f'SET search_path = "{place.schema}"')
+        verdicts = Around(store.url, 1.0).run(
+            connection,
+            lambda: Transaction(connection, store.url, "channel", {"w"}),
+            [late[0], Ask(append("a", 1), 1.0), late[1]],
+        )
+    assert [type(verdict) for verdict in verdicts] == [StoreUnavailableError, type(None), StoreUnavailableError]
+    assert [entry.id for entry in store.recorder.select_entries()] == ["a"]
 
 
 def test_a_beat_is_held_up_by_no_lock_on_a_task(store: Store, postgres: str, admin: psycopg.Connection) -> None:

@@ -54,7 +54,8 @@ _SAVE_HEARTBEAT = """INSERT INTO heartbeats AS h (task_id, path, birth, attempt,
     detail = excluded.detail WHERE h.birth <> excluded.birth OR h.attempt <= excluded.attempt"""
 _HEARTBEAT = "SELECT attempt, detail FROM heartbeats WHERE task_id = %s AND birth = %s AND path = %s"
 _SAVE_BEAT = """INSERT INTO beats (worker, count, lease) VALUES (%s, %s, %s)
-    ON CONFLICT (worker) DO UPDATE SET count = excluded.count, lease = excluded.lease"""
+    ON CONFLICT (worker) DO UPDATE SET count = excluded.count, lease = excluded.lease
+    RETURNING worker"""
 
 
 class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
@@ -258,14 +259,15 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
         self._write("DELETE FROM emissions WHERE task_id = %s", stored(task_id))
 
     def save_beat(self, worker: str, count: int, lease: float) -> None:
-        self._write(_SAVE_BEAT, stored(worker), count, lease)
+        # Beside the other writes, so that a worker seems dead by nobody's lock; done twice it is the same.
+        self.datastore.read(_SAVE_BEAT, [stored(worker), count, lease])
 
     def select_beats(self) -> dict[str, tuple[int, float]]:
         rows = self.datastore.read("SELECT worker, count, lease FROM beats")
         return {loaded(worker): (count, lease) for worker, count, lease in rows}
 
     def delete_beat(self, worker: str) -> None:
-        self._write("DELETE FROM beats WHERE worker = %s", stored(worker))
+        self.datastore.read("DELETE FROM beats WHERE worker = %s RETURNING worker", [stored(worker)])
 
     def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
         return [loaded(task_id) for (task_id,) in self.datastore.read(_IDS, [stored(after), limit])]
@@ -285,17 +287,17 @@ class PostgresStore(Store):
         place = parsed(url)
         channel = f"perdure_{lock_key('news', place.schema) & (1 << 64) - 1:016x}"
         links = Links(place, channel)
+        opening: Link | None = None
         try:
             opening = Link(place, writes=True)
-            try:
-                prepare(opening.connection, place.schema, place.url, make=make)
-            finally:
-                opening.close()
-        except psycopg.Error as error:
-            links.close()
-            raise translated(error, place.url) from error
-        except BaseException:
-            links.close()
+            prepare(opening.connection, place.schema, place.url, make=make)
+            links.begin(opening)
+        except BaseException as error:
+            for each in (opening, links):
+                if each is not None:
+                    each.close()
+            if isinstance(error, psycopg.Error):
+                raise translated(error, place.url) from error
             raise
         super().__init__(place.url, PostgresRecorder(links), PostgresWorkers(place, links))
         self._links = links

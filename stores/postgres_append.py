@@ -58,6 +58,7 @@ TRIES = 5
 """Times that a transaction is tried which the server has undone as a whole: a deadlock, or a row that moved."""
 
 _UNDONE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+_LOCKED_OUT = psycopg.errors.LockNotAvailable
 
 
 class Append(NamedTuple):
@@ -161,7 +162,7 @@ class Transaction:
     def _apart(self, requests: Sequence[Request]) -> "list[Verdict]":
         """Do each in a savepoint of its own, to which it is undone where it fails."""
         self._cursor.execute("BEGIN")
-        self._cursor.execute(LOCK, [sorted(_storable(name for one in requests for name in one.ids))])
+        self._cursor.execute(LOCK, [sorted(storable(name for one in requests for name in one.ids))])
         verdicts = [self._one(request, alone=False) for request in requests]
         self._commit()
         return verdicts
@@ -246,7 +247,7 @@ class Transaction:
     def _committing(self, commit: Callable[[], Any]) -> Any:
         try:
             return commit()
-        except _UNDONE:
+        except (*_UNDONE, _LOCKED_OUT):
             raise
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise translated(error, self._url, committing=True) from error
@@ -353,7 +354,7 @@ def _id(want: dict[str, Any]) -> bytes:
     return str(want["id"]).encode("utf-8", "surrogatepass")
 
 
-def _storable(names: Iterable[str]) -> list[str]:
+def storable(names: Iterable[str]) -> list[str]:
     """Give those that UTF-8 can hold: no other is in the store."""
     return [stored(name) for name in names if name.encode("utf-8", "replace").decode() == name]
 

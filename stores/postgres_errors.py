@@ -11,6 +11,12 @@ _DENIED = "42501"
 _DAMAGED = ("3F", "42", "XX")
 _LEFT = ("08", "57P")
 """What a server says as it goes, so that it does not say what became of the commit."""
+_FULL = ("too many connections", "too many clients", "remaining connection slots")
+"""What a server says, without a SQLSTATE that would reach us, that takes no connection more."""
+NEEDED = (
+    "a process takes 2 connections to open a store and 1 for each worker, 1 more to hear of other processes at once"
+    " (else it looks twice a second), and as it has much to read, up to readers= (4) in place of 1"
+)
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -26,6 +32,8 @@ def translated(error: psycopg.Error, url: str, *, committing: bool = False) -> E
     `committing`: whether it came out of what would have committed.
     """
     reason = " ".join(str(error).split())
+    if any(words in reason for words in _FULL):
+        reason = f"{reason}; {NEEDED}"
     if committing and is_lost(error):
         message = (
             f"{url}: the commit was not acknowledged ({reason}); whether it is stored is known only by reading back"

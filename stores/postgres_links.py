@@ -20,21 +20,26 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.sql import Identifier
 
-from stores.errors import StoreUnavailableError
+from stores.errors import StoreError, StoreUnavailableError
 from stores.group_commit import GroupCommit, Verdict
 from stores.lifetime import Resource, guard
 from stores.postgres_append import Request, Transaction
 from stores.postgres_errors import is_lost, translated
+from stores.postgres_locked import WAIT, Around, Ask, LockedError, Shelf
 from stores.postgres_url import Place
 
 _SESSION = "SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false)"
+_LOCK_WAIT = "SELECT set_config('lock_timeout', %s, false)"
 # Rows are found by key, whatever statistics say of a table that was small a moment ago.
 _ALWAYS = "SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off"
 _READS = "SET synchronous_commit = off"  # what only reads waits for no disk
 _WRITES = """
     SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off;
+    SET idle_in_transaction_session_timeout = '5s';
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')
-"""  # what a commit has said is on the disk, whatever the database's own default; a stronger one stays
+"""
+# What a commit has said is on the disk, whatever the database's own default; a stronger one stays. Of a process that is
+# frozen in the middle of a transaction the server lets go, so that its locks are in nobody's way.
 
 
 class Link(Resource):
@@ -46,15 +51,23 @@ class Link(Resource):
     connection: psycopg.Connection
 
     def __init__(
-        self, place: Place, *, writes: bool = False, exactly: bool = False, patience: float | None = None
+        self,
+        place: Place,
+        *,
+        writes: bool = False,
+        exactly: bool = False,
+        patience: float | None = None,
+        wait: float | None = None,
     ) -> None:
         """Connect. `exactly`: no fork happens meanwhile, so that no child keeps the session alive.
 
         `patience`: seconds to wait for an answer, by default twice the time-out, which the server itself may use up.
+        `wait`: seconds to wait for a lock, by default the time-out.
 
         Raises StoreUnavailableError.
         """
         self._patience = 2 * place.timeout if patience is None else patience
+        self._wait = place.timeout if wait is None else wait
         super().__init__(place.url)
         self._place = place
         self.used = monotonic()
@@ -79,7 +92,7 @@ class Link(Resource):
 
     def _begin(self, writes: bool) -> None:
         path = Identifier(self._place.schema).as_string(self.connection)
-        self.connection.execute(_SESSION, [path, f"{max(1, round(self._place.timeout * 1000))}ms"])
+        self.connection.execute(_SESSION, [path, f"{max(1, round(self._wait * 1000))}ms"])
         self.connection.execute(f"{_ALWAYS}; {_WRITES if writes else _READS}")
 
     def is_sound(self) -> bool:
@@ -132,8 +145,13 @@ class Links(Resource, es_postgres.PostgresDatastore):
         self._writer: Link | None = None
         self._free: list[Link] = []
         self._mutex = threading.Lock()
+        self._returned = threading.Condition(self._mutex)
+        self._lent = 0
         self._may_read = threading.Semaphore(place.readers)
-        self._commits: GroupCommit[Request] = GroupCommit(self._transact, url=place.url)
+        self._commits: GroupCommit[Ask] = GroupCommit(self._transact, url=place.url)
+        self._lock_wait = min(WAIT, place.timeout)
+        self._around = Around(place.url, self._lock_wait)
+        self._shelf = Shelf()
         self._channel = channel
         self.owners: set[str] = set()
         """The workers of this process: what they do with their own tasks is no news to other processes."""
@@ -144,28 +162,65 @@ class Links(Resource, es_postgres.PostgresDatastore):
     def register_type_adapters(self) -> None:
         """Do nothing: no composite type of the library is used."""
 
+    def begin(self, opening: Link) -> None:
+        """Take the link of the opening for what is written, and make one that reads: with fewer there is no store.
+
+        Raises StoreUnavailableError.
+        """
+        opening.connection.execute(_LOCK_WAIT, [f"{max(1, round(self._lock_wait * 1000))}ms"])
+        self._writer = opening
+        self.writers = {opening.connection.info.backend_pid}
+        self._free.append(Link(self.place))
+
     # ------------------------------------------------------------------ writing
 
     def write(self, request: Request, size: int = 0) -> None:
         """Do what is asked in a transaction, with what others write meanwhile; its error is its own.
 
+        Where another session has locked what it needs, it alone waits, up to the time-out.
+
         Raises AppendConflictError, StoreError, the library's IntegrityError, and what the request itself raises.
         """
         self.check()
-        self._commits.do(request, size)
+        ask = Ask(request, self.place.timeout)
+        while True:
+            try:
+                return self._commits.do(ask, size)
+            except LockedError as error:
+                pause = ask.pause()
+                if pause is None or self._shelf.closing.wait(pause):
+                    raise ask.final(error) from error
 
     def submit(self, request: Request, done: Callable[[Verdict], object], size: int = 0) -> None:
         """Do the same for who does not wait; see `GroupCommit.submit`."""
         self.check()
-        self._commits.submit(request, done, size)
+        ask = Ask(request, self.place.timeout)
 
-    def _transact(self, requests: Sequence[Request]) -> Sequence[Verdict]:
+        def told(verdict: Verdict) -> None:
+            if not isinstance(verdict, LockedError):
+                done(verdict)
+                return
+            pause = ask.pause()
+            if pause is None or not self._shelf.put(pause, again):
+                done(ask.final(verdict))
+
+        def again() -> None:
+            try:
+                self._commits.submit(ask, told, size)
+            except StoreError as error:
+                done(error)
+
+        self._commits.submit(ask, told, size)
+
+    def _transact(self, asks: Sequence[Ask]) -> Sequence[Verdict]:
         self.check()
         link = self._writing()
+
+        def transaction() -> Transaction:
+            return Transaction(link.connection, self.url, self._channel, self.owners)
+
         try:
-            return Transaction(link.connection, self.url, self._channel, self.owners).run(requests)
-        except psycopg.Error as error:
-            raise translated(error, self.url) from error
+            return self._around.run(link.connection, transaction, asks)
         finally:
             self._end(link)
 
@@ -175,7 +230,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
             self._writer = None
             if link is not None:
                 link.close()
-            link = self._writer = Link(self.place, writes=True)
+            link = self._writer = Link(self.place, writes=True, wait=self._lock_wait)
             self.writers = {link.connection.info.backend_pid}
         return link
 
@@ -202,7 +257,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
     # ------------------------------------------------------------------ reading
 
     def read(self, sql: str, params: Sequence[object] = (), *, binary: bool = False) -> list[Any]:
-        """Give the rows of one statement, as of the last commit of any process.
+        """Give the rows of one statement, as of the last commit of any process; it may be done twice.
 
         Raises StoreError.
         """
@@ -211,11 +266,14 @@ class Links(Resource, es_postgres.PostgresDatastore):
             reason = f"all {self.place.readers} connections that read were in use for {self.place.timeout:g} s"
             raise StoreUnavailableError(f"{self.url}: {reason}", url=self.url, reason=reason)
         try:
+            link = self._reading()
             try:
-                return self._read(self._reading(), sql, params, binary)
+                return self._read(link, sql, params, binary)
             except psycopg.Error as error:
                 if isinstance(error, _NoAnswer) or not is_lost(error):
                     raise
+            finally:
+                self._unlend()
             return self._read(Link(self.place), sql, params, binary)
         except psycopg.Error as error:
             raise translated(error, self.url) from error
@@ -223,14 +281,37 @@ class Links(Resource, es_postgres.PostgresDatastore):
             self._may_read.release()
 
     def _reading(self) -> Link:
+        """Lend a link: one that is free, a new one, or, where none can be had, the next that comes back."""
         while True:
             with self._mutex:
                 link = self._free.pop() if self._free else None
-            if link is None:
-                return Link(self.place)
-            if link.is_sound():
-                return link
-            link.close()
+                self._lent += 1
+            try:
+                if link is None:
+                    return Link(self.place)
+                if link.is_sound():
+                    return link
+                link.close()
+            except StoreUnavailableError:
+                self._unlend()
+                if not self._comes_back():
+                    raise
+            except BaseException:
+                self._unlend()
+                raise
+            else:
+                self._unlend()
+
+    def _unlend(self) -> None:
+        with self._returned:
+            self._lent -= 1
+            self._returned.notify_all()
+
+    def _comes_back(self) -> bool:
+        """Wait for a link that is lent; False where none is, or none has come in time."""
+        with self._returned:
+            self._returned.wait_for(lambda: self._free or not self._lent, self.place.timeout)
+            return bool(self._free)
 
     def _read(self, link: Link, sql: str, params: Sequence[object], binary: bool) -> list[Any]:
         try:
@@ -258,7 +339,9 @@ class Links(Resource, es_postgres.PostgresDatastore):
         """Close all connections, after all that was begun. May be called again; does nothing in a forked child."""
         if self.forked:
             return
+        self._shelf.closing.set()
         self._commits.close()
+        self._shelf.close()
         with self._mutex:
             self.closed = True
             links, self._free = self._free, []

@@ -70,6 +70,18 @@ TABLES = [
 NAMES = ("stored_events", "task_index", "heartbeats", "beats", "emissions", "workers")
 """The tables."""
 VERSION = "SELECT schema FROM perdure"
+_OURS: dict[str, set[str]] = {
+    "stored_events": {"originator_id", "originator_version", "topic", "state"},
+    "task_index": {*COLUMNS, "held_since"},
+    "heartbeats": {"task_id", "path", "birth", "attempt", "detail"},
+    "beats": {"worker", "count", "lease"},
+    "emissions": {"task_id", "birth", *Emission._fields},
+    "workers": {"id", "key", "about"},
+}
+"""What columns of them tell them from another program's."""
+_COLUMNS = """SELECT c.relname, a.attname, format_type(a.atttypid, NULL)
+    FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE c.relnamespace = to_regnamespace(quote_ident(%s))"""
 
 
 def lock_key(*names: str) -> int:
@@ -107,38 +119,65 @@ def _upgrade(connection: psycopg.Connection, found: int) -> None:
 
 
 def _found(connection: psycopg.Connection, schema: str, url: str) -> int | None:
-    """Give the schema version of the tables, if they are there. Raises StoreCorruptError, NewerStoreError."""
-    names = (
-        "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(%s)) AND relkind IN ('r', 'p')"
+    """Give the schema version of the tables, if they are there. Raises StoreCorruptError, NewerStoreError.
+
+    Ours is a table `perdure` with a version in it, and others of ours beside it: names alone are anybody's.
+    """
+    tables: dict[str, dict[str, str]] = {}
+    for table, column, of_type in connection.execute(_COLUMNS, [schema]):
+        tables.setdefault(table, {})[column] = of_type
+    theirs = StoreCorruptError(
+        f"{url}: schema {schema!r} has tables of another program, left as they are: name another schema by"
+        " ?schema=NAME",
+        url=url,
     )
-    found = {name for (name,) in connection.execute(names, [schema])}
-    if "perdure" not in found:
-        if found.intersection(NAMES):
-            message = f"{url}: schema {schema!r} has tables of another program, left as they are: name another schema"
-            raise StoreCorruptError(f"{message} by ?schema=NAME", url=url)
+    if tables.keys().isdisjoint((*NAMES, "perdure")):
         return None
+    if tables.get("perdure", {}).get("schema") != "integer" or tables.keys().isdisjoint(NAMES):
+        raise theirs
+    _check_right(connection, schema, "USAGE", url)
     rows = connection.execute(SQL("SELECT schema FROM {}").format(Identifier(schema, "perdure"))).fetchall()
-    if len(rows) != 1:
-        raise StoreCorruptError(f"{url}: damaged, or not a store of perdure: it has {len(rows)} versions", url=url)
+    if len(rows) != 1 or rows[0][0] is None:
+        raise StoreCorruptError(f"{url}: damaged, or not a store of perdure: it has no one version", url=url)
     version = int(rows[0][0])
     check_schema(version, url)
+    if any(not columns <= tables[name].keys() for name, columns in _OURS.items() if name in tables):
+        raise theirs
+    if missing := [name for name in NAMES if name not in tables]:
+        raise StoreCorruptError(f"{url}: damaged: schema {schema!r} has no table {', '.join(missing)}", url=url)
     return version
+
+
+def _check_right(connection: psycopg.Connection, schema: str, right: str, url: str) -> None:
+    """Raise StoreUnavailableError where the role has not this right to the schema, which is there."""
+    if _row(connection, "SELECT has_schema_privilege(quote_ident(%s), %s)", schema, right)[0]:
+        return
+    name, user = Identifier(schema).as_string(connection), connection.info.user
+    role = Identifier(user).as_string(connection)
+    reason = (
+        f"role {user!r} has no right {right} to schema {schema!r}; an administrator may do"
+        f" GRANT USAGE, CREATE ON SCHEMA {name} TO {role}"
+    )
+    raise StoreUnavailableError(f"{url}: {reason}", url=url, reason=reason)
 
 
 def _make(connection: psycopg.Connection, schema: str, url: str) -> None:
     name = Identifier(schema)
-    try:
-        if _row(connection, "SELECT to_regnamespace(quote_ident(%s)) IS NULL", schema)[0]:
+    if not _row(connection, "SELECT to_regnamespace(quote_ident(%s)) IS NULL", schema)[0]:
+        for right in ("USAGE", "CREATE"):
+            _check_right(connection, schema, right, url)
+    else:
+        try:
             connection.execute(SQL("CREATE SCHEMA {}").format(name))
-        for statement in TABLES:
-            connection.execute(statement)  # into the first schema of the search path, which is ours
-    except psycopg.errors.InsufficientPrivilege as error:
-        user = connection.info.user
-        reason = (
-            f"{' '.join(str(error).split())}: role {user!r} may not make the tables; an administrator may do"
-            f" CREATE SCHEMA {name.as_string(connection)} AUTHORIZATION {Identifier(user).as_string(connection)}"
-        )
-        raise StoreUnavailableError(f"{url}: {reason}", url=url, reason=reason) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            user = connection.info.user
+            reason = (
+                f"{' '.join(str(error).split())}: role {user!r} may not make the tables; an administrator may do"
+                f" CREATE SCHEMA {name.as_string(connection)} AUTHORIZATION {Identifier(user).as_string(connection)}"
+            )
+            raise StoreUnavailableError(f"{url}: {reason}", url=url, reason=reason) from error
+    for statement in TABLES:
+        connection.execute(statement)  # into the first schema of the search path, which is ours
 
 
 def _row(connection: psycopg.Connection, sql: str, *params: object) -> tuple[object, ...]:

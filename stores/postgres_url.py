@@ -27,6 +27,7 @@ FORM = (
 )
 _OURS = ("schema", "timeout", "readers", "idle")
 _LONGEST_NAME = 63
+_NOT_OURS = ("$user", "information_schema")  # the first is another one for each role, also where it is quoted
 
 
 class Place(NamedTuple):
@@ -70,8 +71,10 @@ def parsed(url: str) -> Place:
 
 def _checked(place: Place, ours: dict[str, str]) -> Place:
     schema = ours.get("schema", SCHEMA_NAME)
-    if not schema or len(schema.encode()) > _LONGEST_NAME or not schema.isprintable() or schema.startswith("pg_"):
-        raise _invalid(place.url, f"schema={schema!r} is no name for a schema")
+    if not 1 <= len(schema.encode()) <= _LONGEST_NAME or not schema.isprintable():
+        raise _invalid(place.url, f"schema={schema!r}: a name is of 1 to {_LONGEST_NAME} bytes, all of them printable")
+    if schema in _NOT_OURS or schema.startswith("pg_"):
+        raise _invalid(place.url, f"schema={schema!r} is a name that PostgreSQL keeps for itself")
     try:
         timeout, idle = float(ours.get("timeout", TIMEOUT)), float(ours.get("idle", IDLE))
         readers = int(ours.get("readers", READERS))

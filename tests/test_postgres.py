@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 import psycopg
 import pytest
@@ -16,6 +20,7 @@ from eventsourcing.persistence import IntegrityError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors import AgentSystem, agent, step
 from stores import (
     AppendConflictError,
     InvalidStoreURLError,
@@ -30,6 +35,7 @@ from stores import (
 from stores.contract.kit import contents, create, events, row, said
 from stores.postgres_append import LONGEST_WORD, Append, Transaction, Work
 from stores.postgres_errors import is_lost, translated
+from stores.postgres_locked import Around, Ask
 from stores.postgres_text import loaded, stored
 from stores.postgres_url import parsed
 from stores.schema import SCHEMA
@@ -123,6 +129,10 @@ def test_options_of_ours_and_those_of_libpq_stand_side_by_side() -> None:
         f"postgresql://me:{SECRET}@host/db?idle=-1",
         f"postgresql://me:{SECRET}@host/db?schema=",
         f"postgresql://me:{SECRET}@host/db?schema=pg_x",
+        f"postgresql://me:{SECRET}@host/db?schema=$user",
+        f"postgresql://me:{SECRET}@host/db?schema=%24user",
+        f"postgresql://me:{SECRET}@host/db?schema=information_schema",
+        f"postgresql://me:{SECRET}@host/db?schema={'%C3%A9' * 32}",
         f"postgresql://me:{SECRET}@host/db?schema={'x' * 64}",
         f"postgresql://me:{SECRET}\0@host/db",
     ],
@@ -256,21 +266,134 @@ def test_the_tables_of_another_program_are_left_as_they_are(postgres: str, admin
     assert admin.execute(names, [parsed(postgres).schema]).fetchall() == [("stored_events",)]
 
 
-def test_who_may_make_no_schema_is_told_what_an_administrator_may_do(postgres: str, admin: psycopg.Connection) -> None:
-    role = parsed(postgres).schema
-    admin.execute(f'CREATE ROLE "{role}" LOGIN')
-    place = parsed(postgres)
-    host, port = place.libpq.get("host", ""), place.libpq.get("port", "5432")
-    url = f"postgresql://{role}@/{place.libpq.get('dbname', role)}?host={host}&port={port}&schema={role}"
-    try:
-        with pytest.raises(StoreUnavailableError, match=f'CREATE SCHEMA "{role}" AUTHORIZATION "{role}"'):
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "CREATE TABLE perdure (schema int)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (1)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (NULL)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (1), (2)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (99)",
+        "CREATE TABLE perdure (schema text); INSERT INTO perdure VALUES ('mine')",
+        "CREATE TABLE perdure (other text); INSERT INTO perdure VALUES ('mine')",
+        "CREATE TABLE perdure (); CREATE TABLE workers (name text)",
+        "CREATE VIEW perdure AS SELECT 1 AS schema",
+        "CREATE VIEW workers AS SELECT 1 AS name",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (1); CREATE TABLE workers (name text)",
+        "CREATE TABLE perdure (schema int); INSERT INTO perdure VALUES (NULL); CREATE TABLE workers (name text)",
+    ],
+)
+def test_a_table_is_not_ours_by_its_name_alone_and_left_as_it_is(
+    postgres: str, admin: psycopg.Connection, statements: str
+) -> None:
+    admin.execute(f'CREATE SCHEMA "{parsed(postgres).schema}"')
+    admin.execute(statements)
+
+    def all_there_is() -> list[object]:
+        names = "SELECT relname, relkind FROM pg_class WHERE relnamespace = to_regnamespace(%s) ORDER BY 1"
+        found = admin.execute(names, [parsed(postgres).schema]).fetchall()
+        return [
+            (name, admin.execute(f'SELECT x::text FROM "{name}" x').fetchall()) for name, kind in found if kind in "rv"
+        ]
+
+    before = all_there_is()
+    for make in (True, False):
+        with pytest.raises(StoreCorruptError):
+            open_store(postgres, make=make)
+    assert all_there_is() == before
+
+
+def test_a_store_that_misses_a_table_is_damaged_and_the_error_names_it(
+    store: Store, postgres: str, admin: psycopg.Connection
+) -> None:
+    admin.execute("DROP TABLE emissions, beats")
+    with pytest.raises(StoreCorruptError, match=r"has no table beats, emissions"):
+        open_store(postgres)
+
+
+@pytest.mark.parametrize(("granted", "missing"), [("", "USAGE"), ("CREATE", "USAGE"), ("USAGE", "CREATE")])
+def test_who_lacks_a_right_to_the_schema_is_told_which(
+    postgres: str, admin: psycopg.Connection, granted: str, missing: str
+) -> None:
+    with role(postgres, admin) as (name, url):
+        admin.execute(f'CREATE SCHEMA "{name}"')
+        if granted:
+            admin.execute(f'GRANT {granted} ON SCHEMA "{name}" TO "{name}"')
+        with pytest.raises(StoreUnavailableError, match=f"has no right {missing} to schema") as caught:
             open_store(url)
-        admin.execute(f'CREATE SCHEMA "{role}" AUTHORIZATION "{role}"')
+        admin.execute(str(caught.value.reason).partition("may do ")[2])
         with open_store(url) as store:
             create(store)
+        admin.execute(f'REVOKE USAGE ON SCHEMA "{name}" FROM "{name}"')
+        with pytest.raises(StoreUnavailableError, match="has no right USAGE to schema"):
+            open_store(url)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_too_few_connections_are_an_error_that_says_how_many_are_needed(
+    postgres: str, admin: psycopg.Connection, limit: int
+) -> None:
+    with role(postgres, admin) as (name, url):
+        admin.execute(f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"; ALTER ROLE "{name}" CONNECTION LIMIT {limit}')
+        with pytest.raises(StoreUnavailableError, match="takes 2 connections to open a store") as caught:
+            open_store(url)
+        assert not caught.value.unknown_fate
+
+
+def test_two_connections_are_enough_for_a_store_and_are_one_too_few_for_a_worker(
+    postgres: str, admin: psycopg.Connection
+) -> None:
+    with role(postgres, admin) as (name, url):
+        admin.execute(f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"; ALTER ROLE "{name}" CONNECTION LIMIT 2')
+        with open_store(url) as store, ThreadPoolExecutor(8) as pool:
+            for number in range(8):
+                create(store, f"t{number}")
+            assert all(pool.map(store.recorder.select_entry, [f"t{number % 8}" for number in range(200)]))
+            with pytest.raises(StoreUnavailableError, match="and 1 for each worker"):
+                store.workers.hold("w", {})
+
+
+def test_three_connections_are_enough_for_a_worker(postgres: str, admin: psycopg.Connection) -> None:
+    with role(postgres, admin) as (name, url):
+        admin.execute(f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"; ALTER ROLE "{name}" CONNECTION LIMIT 3')
+        with AgentSystem(url) as system:
+            tasks = [system.spawn(counter, 3, id=f"t{number}") for number in range(10)]
+            assert [task.result(TIMEOUT) for task in tasks] == [3] * 10
+
+
+@step
+def plus_one(number: int) -> int:
+    return number + 1
+
+
+@agent
+def counter(upto: int) -> int:
+    number = 0
+    while number < upto:
+        number = plus_one(number)
+    return number
+
+
+@contextmanager
+def role(postgres: str, admin: psycopg.Connection) -> Iterator[tuple[str, str]]:
+    """Give a role that has no rights, named as the schema of a store, and the URL of that store for it."""
+    place = parsed(postgres)
+    name = place.schema
+    host, port = place.libpq.get("host", ""), place.libpq.get("port", "5432")
+    admin.execute(f'CREATE ROLE "{name}" LOGIN')
+    try:
+        yield name, f"postgresql://{name}@/{place.libpq.get('dbname', name)}?host={host}&port={port}&schema={name}"
     finally:
-        admin.execute(f'DROP SCHEMA "{role}" CASCADE')
-        admin.execute(f'DROP ROLE "{role}"')
+        admin.execute(f'DROP OWNED BY "{name}" CASCADE; DROP SCHEMA IF EXISTS "{name}" CASCADE; DROP ROLE "{name}"')
+
+
+def test_who_may_make_no_schema_is_told_what_an_administrator_may_do(postgres: str, admin: psycopg.Connection) -> None:
+    with role(postgres, admin) as (name, url):
+        with pytest.raises(StoreUnavailableError, match=f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"'):
+            open_store(url)
+        admin.execute(f'CREATE SCHEMA "{name}" AUTHORIZATION "{name}"')
+        with open_store(url) as store:
+            create(store)
 
 
 def test_a_commit_is_durable_whatever_the_database_says(
@@ -430,6 +553,127 @@ def test_a_lock_that_is_held_too_long_is_an_error_and_the_append_may_be_sent_aga
                 hasty.recorder.insert_events(events("a", 2), entry=row("a", 2), expected=("birth-of-a", 1))
         assert not caught.value.unknown_fate
         hasty.recorder.insert_events(events("a", 2), entry=row("a", 2), expected=("birth-of-a", 1))
+
+
+def test_who_needs_a_locked_row_waits_alone_and_nobody_else(
+    store: Store, other: Store, admin: psycopg.Connection
+) -> None:
+    """The victim waits for its 30 s, or until the row is free; the others are done long before."""
+    for name in ("victim", "twin"):
+        create(store, name)
+    answers = queue.SimpleQueue[tuple[str, BaseException | None]]()
+
+    def begin(name: str, head: int) -> None:
+        expected = (row(name, head).birth, head - 1) if head > 1 else None
+        store.recorder.submit_events(
+            events(name, head),
+            entry=row(name, head),
+            expected=expected,
+            done=lambda verdict: answers.put((name, verdict)),
+        )
+
+    with admin.transaction():
+        admin.execute("SELECT * FROM task_index WHERE id = 'victim' FOR UPDATE")
+        admin.execute(
+            "INSERT INTO task_index SELECT 'born', birth, head, activation, status, agent, created, updated,"
+            " due, owner, strikes, hold, note FROM task_index WHERE id = 'twin'"
+        )
+        saved = threading.Thread(target=store.recorder.save_emissions, args=("victim", "birth-of-victim", []))
+        saved.start()
+        began = monotonic()
+        for name, head in (("victim", 2), ("twin", 2), ("born", 1), ("new", 1)):
+            begin(name, head)
+        assert {answers.get(timeout=TIMEOUT), answers.get(timeout=TIMEOUT)} == {("twin", None), ("new", None)}
+        for number in range(3, 40):
+            begin("twin", number)
+            assert answers.get(timeout=TIMEOUT) == ("twin", None)
+        store.recorder.save_beat("worker", 1, 10.0)
+        assert monotonic() - began < 10
+        assert saved.is_alive()
+    found = dict([answers.get(timeout=TIMEOUT), answers.get(timeout=TIMEOUT)])
+    assert found["victim"] is None
+    assert isinstance(found["born"], AppendConflictError)
+    saved.join(TIMEOUT)
+    assert not saved.is_alive()
+    assert store.recorder.select_entry("victim") == row("victim", 2)
+
+
+def test_a_link_that_is_lost_on_the_way_costs_nobody_the_answer_that_is_committed(store: Store) -> None:
+    """Who was put aside goes after the others, in a transaction of its own: its end says nothing of theirs."""
+
+    def die(cursor: psycopg.Cursor) -> None:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    place = parsed(store.url)
+    late = [Ask(Work(die), 1.0), Ask(append("late", 1), 1.0)]
+    for ask in late:
+        ask.late = True
+    with psycopg.connect(**place.libpq, autocommit=True) as connection:
+        connection.execute(f'SET search_path = "{place.schema}"')
+        verdicts = Around(store.url, 1.0).run(
+            connection,
+            lambda: Transaction(connection, store.url, "channel", {"w"}),
+            [late[0], Ask(append("a", 1), 1.0), late[1]],
+        )
+    assert [type(verdict) for verdict in verdicts] == [StoreUnavailableError, type(None), StoreUnavailableError]
+    assert [entry.id for entry in store.recorder.select_entries()] == ["a"]
+
+
+def test_a_beat_is_held_up_by_no_lock_on_a_task(store: Store, postgres: str, admin: psycopg.Connection) -> None:
+    create(store)
+    with admin.transaction():
+        admin.execute("LOCK TABLE task_index")
+        done = threading.Event()
+        thread = threading.Thread(target=lambda: (create(store, "b"), done.set()))
+        thread.start()
+        began = monotonic()
+        for number in range(10):
+            store.recorder.save_beat("worker", number, 10.0)
+        assert monotonic() - began < 5
+        assert not done.is_set()
+    thread.join(TIMEOUT)
+    assert done.is_set()
+
+
+def test_what_was_put_aside_is_answered_at_the_close(postgres: str, store: Store, admin: psycopg.Connection) -> None:
+    create(store)
+    answers = queue.SimpleQueue[BaseException | None]()
+    with open_store(postgres) as mine, admin.transaction():
+        admin.execute("SELECT * FROM task_index FOR UPDATE")
+        entry = row("a", 2)
+        mine.recorder.submit_events(events("a", 2), entry=entry, expected=("birth-of-a", 1), done=answers.put)
+        with pytest.raises(queue.Empty):
+            answers.get(timeout=1)
+        mine.close()
+        verdict = answers.get_nowait()
+        assert isinstance(verdict, StoreUnavailableError | StoreClosedError)
+    assert store.recorder.select_entry("a") == row("a", 1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "perdure-locked"]
+
+
+def test_who_freezes_inside_a_transaction_is_let_go_of_by_the_server(store: Store, other: Store) -> None:
+    create(store)
+    entered, go_on = threading.Event(), threading.Event()
+    verdicts: list[BaseException] = []
+
+    def freeze(cursor: psycopg.Cursor) -> None:
+        cursor.execute("SELECT * FROM task_index FOR UPDATE")
+        entered.set()
+        go_on.wait(TIMEOUT)
+
+    def write() -> None:
+        try:
+            store.recorder.datastore.write(Work(freeze, ["a"]))
+        except StoreUnavailableError as error:
+            verdicts.append(error)
+
+    frozen = threading.Thread(target=write)
+    frozen.start()
+    assert entered.wait(TIMEOUT)
+    other.recorder.insert_events(events("a", 2), entry=row("a", 2), expected=("birth-of-a", 1))
+    go_on.set()
+    frozen.join(TIMEOUT)
+    assert len(verdicts) == 1
 
 
 # ------------------------------------------------------------------ order

@@ -25,6 +25,7 @@ from stores.errors import (
 from stores.memory import MemoryStore
 from stores.recorder import TaskRecorder
 from stores.shown_url import SCHEMES
+from stores.shown_url import hidden as _hidden
 from stores.shown_url import shown_url as _shown_url
 from stores.sqlite import BUSY_TIMEOUT, SQLiteStore
 from stores.store import Store
@@ -74,7 +75,7 @@ def open_store(url: str, *, make: bool = True) -> Store:
         return MemoryStore()
     path = place.removeprefix("sqlite:///")
     if path in (place, "") or path.startswith(":memory:") or "\0" in path:
-        raise InvalidStoreURLError(f"store URL {url!r}: expected {_FORMS}", url=url)
+        raise _invalid(url, f"expected {_FORMS}")
     timeout = _timeout(url, query)
     if not make and not os.path.exists(path):
         message = f"there is no store {os.path.abspath(path)}"
@@ -83,14 +84,25 @@ def open_store(url: str, *, make: bool = True) -> Store:
 
 
 def _timeout(url: str, query: str) -> float:
+    timeout = _asked(query)
+    if timeout is None or not (math.isfinite(timeout) and timeout >= 0):
+        raise _invalid(url, f"bad options; expected {_FORMS}")
+    return timeout
+
+
+def _asked(query: str) -> float | None:
+    """Give the time-out; None where the options are not understood."""
     try:
         options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
         timeout = float(options.pop("timeout", BUSY_TIMEOUT))
-        if options or not (math.isfinite(timeout) and timeout >= 0):
-            raise ValueError
-    except ValueError:
-        raise InvalidStoreURLError(f"store URL {url!r}: bad options; expected {_FORMS}", url=url) from None
-    return timeout
+    except ValueError:  # its words show what was given
+        return None
+    return None if options else timeout
+
+
+def _invalid(url: str, why: str) -> InvalidStoreURLError:
+    shown = _hidden(url)
+    return InvalidStoreURLError(f"store URL {shown!r}: {why}", url=shown)
 
 
 def _open_postgres(url: str, make: bool) -> Store:

@@ -124,7 +124,7 @@ def verify_store(store: StoreUrl = DEFAULT_STORE) -> None:
     """
     read, wrong = Read(), 0
     try:
-        with closing(existing(store)) as opened:
+        with closing(existing(store, looks=True)) as opened:
             for text in verify(TaskLog(opened), read):
                 typer.echo(plain(text))
                 wrong += 1

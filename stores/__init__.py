@@ -57,11 +57,12 @@ _FORMS = (
 )
 
 
-def open_store(url: str, *, make: bool = True) -> Store:
+def open_store(url: str, *, make: bool = True, upgrade: bool = True) -> Store:
     """Open the store that the URL names; an SQLite file is made if it is not there, its folder is not.
 
     What follows `postgresql://` is as libpq takes it, with a few parameters of ours: see `stores/postgres_url.py`. Its
-    tables are made if they are not there, the database is not. With `make=False` nothing is made.
+    tables are made if they are not there, the database is not. With `make=False` nothing is made. With `upgrade=False`
+    an SQLite file of an older perdure is only read, and left as it is.
 
     Everything between `sqlite:///` and the first `?` is the path, as it is written: nothing in it is
     decoded or expanded. Each `memory:` is a new store, shared with nobody.
@@ -80,7 +81,7 @@ def open_store(url: str, *, make: bool = True) -> Store:
     if not make and not os.path.exists(path):
         message = f"there is no store {os.path.abspath(path)}"
         raise StoreUnavailableError(message, url=url, reason="no such file")
-    return SQLiteStore(path, timeout=timeout)
+    return SQLiteStore(path, timeout=timeout, upgrade=upgrade)
 
 
 def _timeout(url: str, query: str) -> float:

@@ -298,10 +298,13 @@ class SQLiteStore(Store):
     `timeout`: seconds to wait for other processes. Not for network file systems. A process and a child that it
     forks cannot share it.
 
+    With `upgrade=False` a file of an older perdure is left as it is: it can be read, and every write raises
+    StoreUnavailableError. Not guaranteed: that it sees all that others write once they have brought it up to date.
+
     Raises StoreUnavailableError, StoreCorruptError, NewerStoreError; whatever it raises, nothing stays open.
     """
 
-    def __init__(self, path: str, *, timeout: float = BUSY_TIMEOUT) -> None:
+    def __init__(self, path: str, *, timeout: float = BUSY_TIMEOUT, upgrade: bool = True) -> None:
         path = os.path.abspath(path)
         url = f"sqlite:///{path}" + ("" if timeout == BUSY_TIMEOUT else f"?timeout={timeout:g}")
         folder = f"{path}.locks"
@@ -315,7 +318,10 @@ class SQLiteStore(Store):
                 if file.open():
                     recorder.create_table()
                 recorder.select_entry("")  # a file without its first tables is damaged, and nothing is added to it
-                recorder.upgrade()
+                if upgrade:
+                    recorder.upgrade()
+                elif (found := recorder.schema_version()) < schema.SCHEMA:
+                    file.only_read(schema.tables_since(found))
         except BaseException:
             file.close()
             raise

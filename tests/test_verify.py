@@ -448,6 +448,7 @@ def test_delete_deletes_one_task_by_its_whole_id_or_all_by_age(path: Path, shell
         (): "say one of two: a task's ID, or --older-than AGE",
         ("two", "--older-than", "1d"): "say one of two",
         ("--older-than", "1 month"): "--older-than takes a number and s, m, h, d or w, such as 30d, not '1 month'",
+        ("--older-than", "999999999w"): "--older-than is at most ",
         ("--older-than", "0s", "--status", "open"): "--status: only what has ended is deleted, completed",
         ("--older-than", "0s", "--force"): "--force is for one task",
         ("two", "--status", "failed"): "--status goes with --older-than AGE",

@@ -79,7 +79,7 @@ def cancel(
 
 def approvals(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
     """List the approvals that nobody has answered."""
-    with closing(existing(store)) as opened:
+    with closing(existing(store, looks=True)) as opened:
         tasks = list(tasks_that_ask(TaskLog(opened)))
     if as_json:
         typer.echo(text_of([approval_document(task, one) for task in tasks for one in open_approvals(task)]))

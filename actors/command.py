@@ -52,14 +52,17 @@ def complain_of_damage(error: UnreadableTaskError) -> None:
         typer.echo(f"mended, it goes on after: perdure release {plain(quote(error.task_id))}", err=True)
 
 
-def existing(url: str) -> Store:
-    """Open a store that is there. Looking at tasks never makes a new one."""
+def existing(url: str, *, looks: bool = False) -> Store:
+    """Open a store that is there: looking at tasks never makes a new one.
+
+    `looks`: the command only looks, and leaves the file of an older perdure as it is.
+    """
     if url == "memory:":
         raise CommandError("a memory: store is private to the process that made it: there is nothing to see in it")
     path = url.partition("?")[0].removeprefix("sqlite:///")
     if url.startswith("sqlite:///") and path and not os.path.exists(path):
         raise CommandError(f"there is no store {os.path.abspath(path)}: --store or PERDURE_STORE says where it is")
-    return open_store(url, make=False)
+    return open_store(url, make=False, upgrade=not looks)
 
 
 def options(store: str) -> str:

@@ -20,10 +20,11 @@ from actors.mapper import is_stream
 from actors.patience import CLIENT_PATIENCE
 from actors.runtime import Runtime
 from actors.task_log import TaskLog
-from actors.updates import Update, cursor_of, place_of, update_of, update_of_emission
+from actors.updates import Update, cursor_of, place_of, spoilt, update_of, update_of_emission
 from domain.errors import UnknownTaskError, UnreadableTaskError
 from domain.state import UNREADABLE
-from stores import IndexRow, StoreUnavailableError
+from stores import IndexRow, StoreCorruptError, StoreUnavailableError
+from stores.emissions import Emission
 
 FIRST_POLL, LONGEST_POLL = 0.05, 0.5
 """Seconds between two looks: the first of them while the task is running, growing to the longest while it is not."""
@@ -164,7 +165,7 @@ class _Found:
     birth: str
     reached: int
     updates: deque[Update] = field(default_factory=deque)
-    error: UnreadableTaskError | None = None
+    error: UnreadableTaskError | StoreCorruptError | None = None
     is_over: bool = False
     is_running: bool = False
 
@@ -172,18 +173,40 @@ class _Found:
 def _read(log: TaskLog, row: IndexRow, after: int) -> _Found:
     """Read what comes after a cursor, up to the head that the index row has."""
     (version, _), ended = place_of(after), row.status not in _OPEN
+    error: UnreadableTaskError | StoreCorruptError | None
     items, error = _events(log, row, version)
     last = place_of(items[-1][0])[0] if items else version
     upto = last - 1 if ended and last >= row.head else last  # what is emitted after the end is not told
     said = log.recorder.select_emissions(row.id, row.birth, after=place_of(after), upto=upto, limit=PAGE)
-    items += [(cursor_of(each.base, each.number), update_of_emission(each)) for each in said]
+    count, unread = _unread(log, row, said)
+    items += [(cursor_of(each.base, each.number), update_of_emission(each)) for each in said[:count]]
     items.sort(key=lambda item: item[0])
     reached = max(after, items[-1][0] if items else 0)
-    if len(said) == PAGE:  # there may be more of them before the next event
+    if unread is not None:  # nothing after it is told
+        reached, error = _before(said[count], after), unread
+    elif len(said) == PAGE:  # there may be more of them before the next event
         reached, error = cursor_of(said[-1].base, said[-1].number), None
     updates = deque(update for cursor, update in items if update is not None and cursor <= reached)
     is_over = ended and error is None and reached >= cursor_of(row.head)
     return _Found(row.birth, reached, updates, error, is_over, row.status == "running")
+
+
+def _unread(log: TaskLog, row: IndexRow, said: list[Emission]) -> tuple[int, StoreCorruptError | None]:
+    """Give how many emissions stand before the first that cannot be read, and what is wrong with that, if there is."""
+    for place, each in enumerate(said):
+        if why := spoilt(each):
+            message = (
+                f"{log.store.url}: task {row.id}: what it emitted, {each.base}.{each.number}, cannot be read: {why}."
+                " Its log is not concerned, and can be shown without following it; perdure verify names all of it"
+            )
+            return place, StoreCorruptError(message, url=log.store.url)
+    return len(said), None
+
+
+def _before(row: Emission, after: int) -> int:
+    """Give the cursor before an emission that cannot be read; `after`, where its place is what cannot be."""
+    has_place = all(type(one) is int for one in (row.base, row.number))
+    return cursor_of(row.base, row.number) - 1 if has_place else after
 
 
 _Items = list[tuple[int, Update | None]]

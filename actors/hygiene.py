@@ -18,6 +18,7 @@ from actors.target import CommandError
 from actors.task_log import TaskLog
 from actors.verify import Read, verify
 from actors.wording import plain
+from domain.retry import MOST_SECONDS
 from domain.state import ENDED, UNREADABLE, Status
 from stores import Store, StoreCorruptError
 
@@ -91,7 +92,10 @@ def age_of(text: str) -> float:
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", text)
     if found is None:
         raise CommandError(f"--older-than takes a number and s, m, h, d or w, such as 30d, not {text!r}")
-    return float(found[1]) * UNITS[found[2]]
+    seconds = float(found[1]) * UNITS[found[2]]
+    if seconds > MOST_SECONDS:
+        raise CommandError(f"--older-than is at most {MOST_SECONDS / UNITS['d']:,.0f}d, not {text!r}")
+    return seconds
 
 
 def _clear(store: Store, url: str, *, vacuum: bool) -> None:
@@ -124,7 +128,7 @@ def verify_store(store: StoreUrl = DEFAULT_STORE) -> None:
     """
     read, wrong = Read(), 0
     try:
-        with closing(existing(store)) as opened:
+        with closing(existing(store, looks=True)) as opened:
             for text in verify(TaskLog(opened), read):
                 typer.echo(plain(text))
                 wrong += 1

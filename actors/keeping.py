@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import cast
@@ -72,10 +72,15 @@ class Keeper(ABC):
         await self._home.runtime.commits.call(self.vacuum)
 
 
-def checked_endings(status: Collection[str]) -> Collection[Status]:
-    """Give these statuses back. Raises ValueError for one that is no ending."""
-    wrong = [repr(one) for one in ([status] if isinstance(status, str) else status) if one not in ENDED]
+def checked_endings(status: Iterable[str]) -> frozenset[Status]:
+    """Give these statuses as a set. Raises ValueError for one that is no ending.
+
+    >>> sorted(checked_endings(iter(["failed", "completed"])))
+    ['completed', 'failed']
+    """
+    chosen = [status] if isinstance(status, str) else list(status)  # a generator gives them once only
+    wrong = [repr(one) for one in chosen if one not in ENDED]
     if wrong or isinstance(status, str):
         what = f"the text {status!r}: write [{status!r}]" if isinstance(status, str) else ", ".join(wrong)
         raise ValueError(f"status is a collection of {', '.join(ENDED)}, not {what}")
-    return cast("Collection[Status]", status)
+    return cast("frozenset[Status]", frozenset(chosen))

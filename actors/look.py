@@ -36,7 +36,7 @@ def list_tasks(
     """List the tasks, the oldest first: where each is, or why not."""
     if status not in (None, *get_args(Status)):
         raise CommandError(f"there is no status {status!r}: it is one of {', '.join(get_args(Status))}")
-    with closing(existing(store)) as opened:
+    with closing(existing(store, looks=True)) as opened:
         rows = opened.recorder.select_entries(status=get_args(Status) if status is None else [status], agent=agent)
         workers = opened.workers.live()
     if as_json:
@@ -68,7 +68,7 @@ def show(
     """
     if after is not None and (not follow or after < 0):
         raise CommandError("--after takes a cursor, a whole number from 0, and goes with --follow")
-    with closing(existing(store)) as opened:
+    with closing(existing(store, looks=True)) as opened:
         task_id = full_id(opened, id)
         if follow:
             _follow(opened, task_id, after or 0, as_json=as_json)
@@ -110,7 +110,7 @@ def tree(store: StoreUrl = DEFAULT_STORE) -> None:
 
     Living workers with the tasks that they run, groups with their children, and how many tasks are open besides.
     """
-    with closing(existing(store)) as opened:
+    with closing(existing(store, looks=True)) as opened:
         for line in outline_of_store(TaskLog(opened), where).lines():
             typer.echo(fitted(plain(line), columns()))
 

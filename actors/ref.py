@@ -176,8 +176,9 @@ class TaskRef(Reached, Generic[R]):
         else within half a second.
 
         Raises ValueError for a cursor that is none, InsideTaskError in an agent between its steps. The iterator raises
-        UnknownTaskError, also where the task was deleted meanwhile, UnreadableTaskError, SystemClosedError,
-        StoreUnavailableError when the store was away for 30 s; `for` on an event loop BlockingCallError.
+        UnknownTaskError, also where the task was deleted meanwhile, UnreadableTaskError, StoreCorruptError
+        for an emission that cannot be read, SystemClosedError, StoreUnavailableError when the store was away for 30 s;
+        `for` on an event loop BlockingCallError.
         """
         refuse_inside_agent("follow()", "call it in a step")
         if type(after) is not int or after < 0:

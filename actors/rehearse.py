@@ -76,7 +76,7 @@ def check_tasks(
     with result_only() as write:
         load_agents(modules)
         log_to_stderr()
-        with closing(existing(store)) as opened:
+        with closing(existing(store, looks=True)) as opened:
             verdicts = list(check(opened, _found, timeout))
             url = opened.url
         words = Counter(verdict.word for verdict in verdicts)
@@ -172,7 +172,7 @@ def replay_task(
         raise CommandError("--debugger needs a terminal: standard input is none")
     found = load_agent(agent)
     log_to_stderr()
-    with closing(existing(store)) as opened:
+    with closing(existing(store, looks=True)) as opened:
         log = TaskLog(opened)
         task = log.load(full_id(opened, id))
         if task.agent not in found.names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from actors.view import wait_name
 from domain.events import (
@@ -24,7 +24,7 @@ from domain.faults import Fault
 from domain.record import STEP
 from domain.values import decode, loads
 from domain.waits import Wait
-from stores.emissions import RESET, Emission
+from stores.emissions import EMIT, RESET, Emission
 
 SHIFT = 24
 """Bits of a cursor that number emissions; what is above is a version of the log. Below 2**53 in all: exact in JSON."""
@@ -164,6 +164,29 @@ def update_of_emission(row: Emission) -> Update:
         return Reset(*place, row.path, row.attempt)
     return Emitted(*place, row.path, row.attempt, row.channel, row.value)
 
+
+def spoilt(row: Emission) -> str:
+    """Say why an emission cannot be read; "" where it can. Whether its classes are known is not looked at.
+
+    >>> row = Emission("1", 1, 1, "emit", "text", '"a"', 1.5, 2, 1)
+    >>> spoilt(row), spoilt(row._replace(at="zzz")), spoilt(row._replace(value="{")).partition(":")[0]
+    ('', "its at is 'zzz'", 'its value is no JSON')
+    """
+    for name, value in zip(row._fields, row, strict=True):
+        if type(value) not in _TYPES[name]:
+            return f"its {name} is {value!r:.100}"
+    if row.kind not in (EMIT, RESET):
+        return f"its kind is {row.kind!r:.100}"
+    try:
+        if row.kind == EMIT:
+            loads(row.value)
+    except ValueError as error:
+        return f"its value is no JSON: {error}"
+    return ""
+
+
+_TYPES = {name: (float, int) if kind is float else (kind,) for name, kind in get_type_hints(Emission).items()}
+"""What the fields of an emission are."""
 
 _Place = tuple[int, float]
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from shlex import quote
 
 from actors.entity_log import row_of_log
+from actors.feed import MOST_CURSOR
 from actors.mapper import SEPARATOR, is_stream
 from actors.task_log import UNTOLD, TaskLog, index_row
+from actors.updates import spoilt
 from domain.errors import UnreadableTaskError
 from domain.fold import fold
 from domain.state import ENDED, UNREADABLE
@@ -40,7 +43,7 @@ def verify(log: TaskLog, read: Read) -> Iterator[str]:
 
     Looked at: what the store is made of, by its own means; the checksum of each row; that versions have no gap; that
     each log can be followed, and ends once, with its last event; that the index has what the logs say; that heartbeats
-    and emissions have a task, and parents the children whose ends they have not heard of.
+    and emissions have a task and can be read, and parents have the children whose ends they have not heard of.
 
     Not looked at: whether today's code fits (`perdure check`), and what the events of entities mean, whose classes need
     not be known. Raises StoreUnavailableError.
@@ -67,7 +70,11 @@ def _logs(log: TaskLog, read: Read) -> Iterator[str]:
 
 def _rows_without_log(log: TaskLog, _: Read) -> Iterator[str]:
     after, recorder = "", log.recorder
-    while rows := recorder.select_page(after=after, limit=PAGE):
+    while rows := recorder.select_page(after=after, limit=PAGE + 1):  # one more: a second row of the last would be it
+        for one, other in pairwise(rows):
+            if one.id == other.id:
+                yield f"{called(one.id)}: the index has two rows of it; {REINDEX}"
+        rows = rows[:PAGE]
         after = rows[-1].id
         for row in rows:
             if not recorder.select_events(row.id, limit=1) and recorder.select_entry(row.id) == row:
@@ -126,7 +133,8 @@ def _task(log: TaskLog, task_id: str, row: IndexRow | None) -> tuple[int, list[F
         return version, [*faults, f"version {version} cannot follow those before: {type(error).__name__}: {error}"]
     if task is None:  # it was deleted meanwhile
         return 0, []
-    return version, [*faults, *_row_faults(index_row(task), row), *_missing_children(log, task)]
+    more = (_row_faults(index_row(task), row), _missing_children(log, task), _emission_faults(log, task))
+    return version, [*faults, *chain.from_iterable(more)]
 
 
 def _row_faults(said: IndexRow, row: IndexRow | None) -> Iterator[Fault]:
@@ -151,6 +159,25 @@ def _missing_children(log: TaskLog, task: AgentTask) -> Iterator[Fault]:
             yield f"its child {child} is gone, and it was told of no end: perdure cancel {quote(task.id)}"
 
 
+def _emission_faults(log: TaskLog, task: AgentTask) -> Iterator[Fault]:
+    """Look at what a task has emitted; numbers are compared only within a page: others may cut off the oldest."""
+    after, bound = (-MOST_CURSOR, 0), MOST_CURSOR
+    while rows := log.recorder.select_emissions(task.id, task.birth, after=after, upto=bound, limit=PAGE):
+        number: int | None = None
+        for row in rows:
+            place = f"what it emitted, {row.base!s:.40}.{row.number!s:.40},"
+            if why := spoilt(row):
+                yield f"{place} cannot be read: {why}"
+                if why.startswith(("its base", "its number")):
+                    return
+            elif not 0 < row.base <= task.version:
+                yield f"{place} is of version {row.base}, and its log ends at version {task.version}"
+            elif number is not None and row.number != number + 1:
+                yield f"{place} does not follow number {number}: what is between them is lost"
+            number = row.number
+        after = (rows[-1].base, rows[-1].number)
+
+
 def _entity(log: TaskLog, stream: str, row: IndexRow | None) -> tuple[int, list[Fault]]:
     rows = log.recorder.select_events(stream)
     if not rows:
@@ -162,10 +189,12 @@ def _entity(log: TaskLog, stream: str, row: IndexRow | None) -> tuple[int, list[
     return len(rows), [*_row_faults(said, row)]
 
 
-def called(name: str) -> str:
+def called(name: str | bytes) -> str:
     """Say of what a log or a row is.
 
     >>> called("t"), called("budget\\x1fteam-7")
     ('task t', 'entity budget team-7')
     """
+    if not isinstance(name, str):  # SQLite takes bytes for an id too
+        return f"the id {name!r:.100}"
     return f"entity {name.replace(SEPARATOR, ' ')}" if is_stream(name) else f"task {name}"

@@ -25,6 +25,7 @@ from stores.errors import (
 from stores.memory import MemoryStore
 from stores.recorder import TaskRecorder
 from stores.shown_url import SCHEMES
+from stores.shown_url import hidden as _hidden
 from stores.shown_url import shown_url as _shown_url
 from stores.sqlite import BUSY_TIMEOUT, SQLiteStore
 from stores.store import Store
@@ -56,11 +57,12 @@ _FORMS = (
 )
 
 
-def open_store(url: str, *, make: bool = True) -> Store:
+def open_store(url: str, *, make: bool = True, upgrade: bool = True) -> Store:
     """Open the store that the URL names; an SQLite file is made if it is not there, its folder is not.
 
     What follows `postgresql://` is as libpq takes it, with a few parameters of ours: see `stores/postgres_url.py`. Its
-    tables are made if they are not there, the database is not. With `make=False` nothing is made.
+    tables are made if they are not there, the database is not. With `make=False` nothing is made. With `upgrade=False`
+    an SQLite file of an older perdure is only read, and left as it is.
 
     Everything between `sqlite:///` and the first `?` is the path, as it is written: nothing in it is
     decoded or expanded. Each `memory:` is a new store, shared with nobody.
@@ -74,23 +76,34 @@ def open_store(url: str, *, make: bool = True) -> Store:
         return MemoryStore()
     path = place.removeprefix("sqlite:///")
     if path in (place, "") or path.startswith(":memory:") or "\0" in path:
-        raise InvalidStoreURLError(f"store URL {url!r}: expected {_FORMS}", url=url)
+        raise _invalid(url, f"expected {_FORMS}")
     timeout = _timeout(url, query)
     if not make and not os.path.exists(path):
         message = f"there is no store {os.path.abspath(path)}"
         raise StoreUnavailableError(message, url=url, reason="no such file")
-    return SQLiteStore(path, timeout=timeout)
+    return SQLiteStore(path, timeout=timeout, upgrade=upgrade)
 
 
 def _timeout(url: str, query: str) -> float:
+    timeout = _asked(query)
+    if timeout is None or not (math.isfinite(timeout) and timeout >= 0):
+        raise _invalid(url, f"bad options; expected {_FORMS}")
+    return timeout
+
+
+def _asked(query: str) -> float | None:
+    """Give the time-out; None where the options are not understood."""
     try:
         options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
         timeout = float(options.pop("timeout", BUSY_TIMEOUT))
-        if options or not (math.isfinite(timeout) and timeout >= 0):
-            raise ValueError
-    except ValueError:
-        raise InvalidStoreURLError(f"store URL {url!r}: bad options; expected {_FORMS}", url=url) from None
-    return timeout
+    except ValueError:  # its words show what was given
+        return None
+    return None if options else timeout
+
+
+def _invalid(url: str, why: str) -> InvalidStoreURLError:
+    shown = _hidden(url)
+    return InvalidStoreURLError(f"store URL {shown!r}: {why}", url=shown)
 
 
 def _open_postgres(url: str, make: bool) -> Store:

@@ -8,7 +8,7 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from stores.errors import InvalidStoreURLError
-from stores.shown_url import PARTS, hidden, shown_url
+from stores.shown_url import OURS, PARTS, hidden, misread, shown_url
 
 SCHEMA_NAME = "perdure"
 """The database schema in which a store has its tables; `?schema=` in the URL says otherwise."""
@@ -25,7 +25,6 @@ FORM = (
     "'postgresql://[user@]host[:port]/database', with libpq's own parameters after a '?', and with"
     " schema=NAME, timeout=SECONDS, readers=COUNT, idle=SECONDS if wanted"
 )
-_OURS = ("schema", "timeout", "readers", "idle")
 _LONGEST_NAME = 63
 _NOT_OURS = ("$user", "information_schema")  # the first is another one for each role, also where it is quoted
 
@@ -50,43 +49,52 @@ class Place(NamedTuple):
 
 def parsed(url: str) -> Place:
     """Take a URL apart. Raises InvalidStoreURLError, in which no password stands."""
-    match = PARTS.fullmatch(url)
-    if match is None or "\0" in url:
-        raise _invalid(url, "not a URL of PostgreSQL")
+    match, why = PARTS.fullmatch(url), misread(url)
+    if match is None or why:
+        raise _invalid(url, why)
     scheme, credentials, where, query = match.groups()
-    if "@" in where.partition("/")[0]:
-        raise _invalid(url, "an '@' in a name or password is written %40")
     pairs = [pair for pair in query.split("&") if pair]
-    ours = {name: unquote(value) for name, _, value in map(_split, pairs) if name in _OURS}
-    theirs = [pair for pair in pairs if _split(pair)[0] not in _OURS]
+    ours = {name: unquote(value) for name, _, value in map(_split, pairs) if name in OURS}
+    theirs = [pair for pair in pairs if _split(pair)[0] not in OURS]
     user = "" if credentials is None else f"{credentials}@"
-    try:
-        libpq = conninfo_to_dict(f"{scheme}{user}{where}{_joined(theirs)}")
-    except (ProgrammingError, UnicodeError):  # its words may show what it was given
-        raise _invalid(url, "libpq does not understand it") from None
+    libpq = _understood(f"{scheme}{user}{where}{_joined(theirs)}")
+    if libpq is None:
+        raise _invalid(url, "libpq does not understand it, or not a parameter of it")
     if not all(port.isdigit() or not port for port in str(libpq.get("port", "")).split(",")):
         raise _invalid(url, "a port is a number")
     return _checked(Place(shown_url(url), libpq, SCHEMA_NAME, 0, 0, 0), ours)
 
 
+def _understood(url: str) -> dict[str, Any] | None:
+    """Give what libpq reads in a URL; its error, whose words may show a password, is nobody's context."""
+    try:
+        return conninfo_to_dict(url)
+    except (ProgrammingError, UnicodeError):
+        return None
+
+
 def _checked(place: Place, ours: dict[str, str]) -> Place:
     schema = ours.get("schema", SCHEMA_NAME)
     if not 1 <= len(schema.encode()) <= _LONGEST_NAME or not schema.isprintable():
-        raise _invalid(place.url, f"schema={schema!r}: a name is of 1 to {_LONGEST_NAME} bytes, all of them printable")
+        raise _invalid(place.url, f"its schema is no name for one: 1 to {_LONGEST_NAME} bytes, all of them printable")
     if schema in _NOT_OURS or schema.startswith("pg_"):
-        raise _invalid(place.url, f"schema={schema!r} is a name that PostgreSQL keeps for itself")
-    try:
-        timeout, idle = float(ours.get("timeout", TIMEOUT)), float(ours.get("idle", IDLE))
-        readers = int(ours.get("readers", READERS))
-    except ValueError:
-        raise _invalid(place.url, "timeout, readers and idle are numbers") from None
-    if not (math.isfinite(timeout) and timeout > 0 and idle >= 0 and readers >= 1):
-        raise _invalid(place.url, "timeout is a number above 0, readers one from 1, idle one from 0")
+        raise _invalid(place.url, "its schema has a name that PostgreSQL keeps for itself")
+    timeout, idle = _number(ours, "timeout", TIMEOUT), _number(ours, "idle", IDLE)
+    readers = _number(ours, "readers", READERS)
+    if not (math.isfinite(timeout) and timeout > 0 and idle >= 0 and readers >= 1 and readers == readers // 1):
+        raise _invalid(place.url, "timeout is a number above 0, readers a whole one from 1, idle one from 0")
     libpq = place.libpq | {
         "client_encoding": "UTF8",
         **{name: value for name, value in _defaults(timeout).items() if name not in place.libpq},
     }
-    return Place(place.url, libpq, schema, timeout, readers, idle)
+    return Place(place.url, libpq, schema, timeout, int(readers), idle)
+
+
+def _number(ours: dict[str, str], name: str, default: float) -> float:
+    try:
+        return float(ours.get(name, default))
+    except ValueError:  # its words show what was given
+        return math.nan
 
 
 def _defaults(timeout: float) -> dict[str, Any]:

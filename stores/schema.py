@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from stores import beats, emissions, heartbeats, task_index
-from stores.errors import NewerStoreError
+from stores.errors import NewerStoreError, StoreCorruptError
 
 
 class Migration(NamedTuple):
@@ -41,6 +41,18 @@ MIGRATIONS = (
 SCHEMA = MIGRATIONS[-1].version
 """The schema that this perdure makes, and up to which it reads."""
 
+
+def tables_since(found: int) -> Iterator[str]:
+    """Give the statements that make the tables which an SQLite file of a version has not, for one connection alone.
+
+    With them, empty, it can be read as it is. A migration that changes a table needs more than that.
+    """
+    for statement in statements_since(found, "sqlite"):
+        if statement.startswith(_TABLE):
+            yield statement.replace(_TABLE, "CREATE TEMP TABLE IF NOT EXISTS ", 1)
+
+
+_TABLE = "CREATE TABLE IF NOT EXISTS "
 Database = Literal["sqlite", "postgres"]
 
 
@@ -56,7 +68,9 @@ def statements_since(found: int, database: Database) -> Iterator[str]:
 
 
 def check_schema(found: int, url: str) -> None:
-    """Raise NewerStoreError for a version that is newer than this perdure."""
+    """Raise NewerStoreError for a version that is newer than this perdure, StoreCorruptError for what is none."""
+    if found < 1:
+        raise StoreCorruptError(f"{url}: damaged: its schema is {found}, which no perdure has written", url=url)
     if found > SCHEMA:
         message = f"{url}: written by a newer perdure (schema {found}; this one reads up to {SCHEMA}): go on with that"
         raise NewerStoreError(message, url=url, found=found, known=SCHEMA)

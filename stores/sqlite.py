@@ -2,8 +2,9 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import eventsourcing.sqlite as es_sqlite
@@ -11,6 +12,7 @@ from eventsourcing.persistence import StoredEvent
 
 from stores import beats, emissions, heartbeats, orphans, schema, sqlite_care, task_index
 from stores.emissions import Emission
+from stores.errors import StoreCorruptError
 from stores.file_lock import locked, os_errors
 from stores.orphans import Orphans
 from stores.recorder import RowOf, TaskRecorder, check_append
@@ -90,8 +92,8 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
 
         def rebuild(cursor: sqlite3.Cursor) -> None:
             entries.clear()
-            old = {row[0]: IndexRow(*row) for row in cursor.execute(task_index.SELECT).fetchall()}
-            ids = [task_id for (task_id,) in cursor.execute(self._select_ids, ("", -1)).fetchall()]
+            old = {row.id: row for row in self._entries(cursor.execute(task_index.SELECT).fetchall())}
+            ids = self._ids(cursor.execute(self._select_ids, ("", -1)).fetchall())
             entries.extend(entry for task_id in ids if (entry := row_of(task_id, old.get(task_id))) is not None)
             cursor.execute(task_index.DELETE_ALL)
             cursor.executemany(task_index.INSERT, entries)
@@ -154,7 +156,7 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         for start in range(0, len(names), ROWS_AT_ONCE):
             condition, some = task_index.one_of("id", names[start : start + ROWS_AT_ONCE])
             rows = self.datastore.read(f"{task_index.SELECT} WHERE {condition}", some)
-            found |= {row[0]: IndexRow(*row) for row in rows}
+            found |= {row.id: row for row in self._entries(rows)}
         return found
 
     def select_entries(
@@ -178,13 +180,13 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         params = [value for _, values in terms for value in values]
         sql = f"{task_index.SELECT} WHERE {conditions} ORDER BY created DESC, id DESC LIMIT ?"
         rows = self.datastore.read(sql, [*params, -1 if limit is None else limit])
-        return [IndexRow(*row) for row in reversed(rows)]
+        return self._entries(reversed(rows))
 
     def select_page(self, *, after: str = "", limit: int) -> list[IndexRow]:
-        return [IndexRow(*row) for row in self.datastore.read(task_index.SELECT_PAGE, [after, limit])]
+        return self._entries(self.datastore.read(task_index.SELECT_PAGE, [after, limit]))
 
     def select_held(self, hold: str, *, after: Place = START, limit: int) -> list[IndexRow]:
-        return [IndexRow(*row) for row in self.datastore.read(task_index.SELECT_HELD, [hold, *after, limit])]
+        return self._entries(self.datastore.read(task_index.SELECT_HELD, [hold, *after, limit]))
 
     def select_ready(
         self,
@@ -255,8 +257,25 @@ class SQLiteRecorder(es_sqlite.SQLiteAggregateRecorder, TaskRecorder):
         self.datastore.write(lambda cursor: cursor.execute(beats.DELETE, (worker,)))
 
     def select_ids(self, *, after: str = "", limit: int | None = None) -> list[str]:
-        rows = self.datastore.read(self._select_ids, [after, -1 if limit is None else limit])
-        return [task_id for (task_id,) in rows]
+        return self._ids(self.datastore.read(self._select_ids, [after, -1 if limit is None else limit]))
+
+    def _ids(self, rows: Iterable[tuple[Any]]) -> list[str]:
+        ids = [task_id for (task_id,) in rows]
+        self._check_texts(self.events_table_name, ids)
+        return ids
+
+    def _entries(self, rows: Iterable[tuple[Any, ...]]) -> list[IndexRow]:
+        """Give these rows of the index. Raises StoreCorruptError where one was changed to what no column of it is."""
+        entries = [IndexRow(*row) for row in rows]
+        for entry in entries:
+            self._check_texts("task_index", entry)
+        return entries
+
+    def _check_texts(self, table: str, values: Sequence[object]) -> None:
+        if bytes in map(type, values):
+            (found, *_) = (value for value in values if isinstance(value, bytes))
+            message = f"{self.datastore.url}: damaged: {table} has the bytes {found!r:.100} where a text is expected"
+            raise StoreCorruptError(f"{message}; all such places are named by: perdure verify", url=self.datastore.url)
 
     @property
     def _select_ids(self) -> str:
@@ -279,10 +298,13 @@ class SQLiteStore(Store):
     `timeout`: seconds to wait for other processes. Not for network file systems. A process and a child that it
     forks cannot share it.
 
+    With `upgrade=False` a file of an older perdure is left as it is: it can be read, and every write raises
+    StoreUnavailableError. Not guaranteed: that it sees all that others write once they have brought it up to date.
+
     Raises StoreUnavailableError, StoreCorruptError, NewerStoreError; whatever it raises, nothing stays open.
     """
 
-    def __init__(self, path: str, *, timeout: float = BUSY_TIMEOUT) -> None:
+    def __init__(self, path: str, *, timeout: float = BUSY_TIMEOUT, upgrade: bool = True) -> None:
         path = os.path.abspath(path)
         url = f"sqlite:///{path}" + ("" if timeout == BUSY_TIMEOUT else f"?timeout={timeout:g}")
         folder = f"{path}.locks"
@@ -296,18 +318,24 @@ class SQLiteStore(Store):
                 if file.open():
                     recorder.create_table()
                 recorder.select_entry("")  # a file without its first tables is damaged, and nothing is added to it
-                recorder.upgrade()
+                if upgrade:
+                    recorder.upgrade()
+                elif (found := recorder.schema_version()) < schema.SCHEMA:
+                    file.only_read(schema.tables_since(found))
         except BaseException:
             file.close()
             raise
         super().__init__(url, recorder, FileWorkers(folder, url=url))
         self._file = file
+        self._recorder = recorder
 
     def hurry(self, *, on: bool) -> None:
         self._file.hurry(on=on)
 
     def damages(self) -> Iterator[str]:
-        return sqlite_care.damages(self._file)
+        recorder = self._recorder
+        statements = recorder.construct_create_table_statements()
+        return sqlite_care.damages(self._file, statements, is_current=recorder.schema_version() == schema.SCHEMA)
 
     def empty_journal(self) -> bool:
         return sqlite_care.empty_journal(self._file)

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from time import monotonic
 from typing import Any, NoReturn
@@ -59,6 +59,7 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         self._read_lock = threading.Lock()
         self._turns = Turns(folder)
         self.hurried = False
+        self._borrowed: tuple[str, ...] | None = None
         Resource.__init__(self, url)
 
     def open(self) -> bool:
@@ -102,10 +103,20 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
             connection.execute("PRAGMA secure_delete=ON").fetchall()  # what is deleted is overwritten
             if sys.platform == "darwin":
                 connection.execute("PRAGMA fullfsync=1")
+            if self._borrowed is not None:
+                for statement in self._borrowed:
+                    connection.execute(statement)
+                connection.execute("PRAGMA query_only=ON").fetchall()
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def only_read(self, tables: Iterable[str]) -> None:
+        """Change nothing in the file from now on. `tables`: what makes, for a connection alone, those it has not."""
+        with self._read_lock:
+            self._borrowed = tuple(tables)
+            self._close_connections()
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         def ask(sql: str) -> int:

@@ -145,8 +145,10 @@ def test_a_bad_url_is_refused_with_what_is_expected_and_without_its_password(url
 
 
 def test_what_is_hidden_is_only_what_may_be_secret() -> None:
-    assert hidden("postgresql://me@host:5432/db?schema=x") == "postgresql://me@host:5432/db?schema=x"
-    assert hidden("postgresql://host:5432/db") == "postgresql://host:5432/db"
+    assert hidden("postgresql://me@host:5432/db?schema=x&y=z") == "postgresql://…?schema=…"
+    assert hidden("sqlite:////tmp/a.db?mode=ro") == "sqlite:////tmp/a.db?mode=…"
+    assert (hidden("tasks.db"), hidden("/tmp/tasks.db"), hidden("")) == ("tasks.db", "/tmp/tasks.db", "")
+    assert hidden("host=h password=x") == "…"
 
 
 def test_a_server_that_is_not_there_is_unavailable_and_the_error_has_no_password() -> None:

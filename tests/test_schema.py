@@ -19,7 +19,7 @@ import pytest
 from actors import AgentSystem, NewerStoreError, TaskFailedError, agent, receive, step
 from actors.task_log import TaskLog
 from actors.verify import Read, verify
-from stores import SQLiteStore, Store, open_store, schema
+from stores import SQLiteStore, Store, StoreCorruptError, StoreUnavailableError, open_store, schema
 from stores.schema import MIGRATIONS, SCHEMA, Migration, check_schema, statements_since
 from tests.histories.stores import program
 from tests.lives import PATIENCE, wait_for
@@ -104,6 +104,50 @@ def test_nothing_is_wrong_with_an_older_file_but_for_a_time_that_the_first_perdu
         assert [fault for fault in faults if not fault.startswith("task open: its index row has due ")] == []
         log.rebuild_index()
         assert list(verify(log, Read())) == []
+
+
+def test_commands_that_only_look_leave_an_older_file_as_it_is_and_say_what_is_in_it(old: Path, tmp_path: Path) -> None:
+    content, where, shell = old.read_bytes(), ("--store", f"sqlite:///{old}"), Shell(tmp_path)
+    said = {words: shell(*words, *where) for words in LOOKS}
+    assert old.read_bytes() == content
+    assert {done.stderr for words, done in said.items() if words[0] != "verify"} <= {"", NOTHING.format(old)}
+    assert "open" in said["list",].stdout
+    assert "done" in said["show", "done"].stdout
+    assert "completed" in said["show", "done", "--follow"].stdout
+    verdict = "".join(said["verify",].stdout.splitlines()[-1:]) + said["verify",].stderr
+    assert re.search(r": \d+ tasks, \d+ events: (sound|1 thing is wrong)$", verdict)
+    assert all("no such table" not in f"{done.stdout}{done.stderr}" for done in said.values())
+
+
+LOOKS = [("list",), ("show", "done"), ("show", "done", "--follow"), ("tree",), ("approvals",), ("verify",)]
+NOTHING = "perdure: sqlite:///{} · nothing waits for an approval\n"
+
+
+def test_an_older_file_that_is_only_read_refuses_every_write(path: Path) -> None:
+    shutil.copy(FILES[0], path)
+    content = path.read_bytes()
+    with open_store(f"sqlite:///{path}", upgrade=False) as store:
+        for _ in range(2):  # new connections, after one that could only read, refuse it too
+            with pytest.raises(StoreUnavailableError, match="readonly"):
+                store.recorder.save_beat("w", 1, 1.0)
+            with pytest.raises(StoreUnavailableError, match="readonly"):
+                store.vacuum()
+        assert store.recorder.select_beats() == {}
+        assert store.recorder.select_orphans() == []
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("version", [0, -1, -(2**31)])
+def test_a_version_that_no_perdure_has_written_is_damage_and_not_a_byte_changes(path: Path, version: int) -> None:
+    SQLiteStore(str(path)).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version={version}")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    content = path.read_bytes()
+    for upgrade in (True, False):
+        with pytest.raises(StoreCorruptError, match=f"damaged: its schema is {version}, which no perdure has written"):
+            open_store(f"sqlite:///{path}", upgrade=upgrade)
+    assert path.read_bytes() == content
 
 
 CROWD = """

@@ -30,6 +30,7 @@ from stores.contract import LastingStoreContract, Maker, StoreContract, stores_a
 from stores.contract.kit import contents, create, emitted, row, said
 from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
 from stores.emissions import LAST_NUMBER
+from stores.shown_url import hidden
 from tests.postgres import fresh_schema
 
 
@@ -181,7 +182,7 @@ def test_a_bad_url_is_named_with_what_is_expected(url: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidStoreURLError, match="expected 'memory:'") as caught:
         open_store(url)
-    assert caught.value.url == url
+    assert caught.value.url == hidden(url)
     assert list(tmp_path.iterdir()) == []
 
 

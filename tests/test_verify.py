@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -124,6 +125,101 @@ def test_each_damage_is_named_with_its_place_and_is_the_only_one(path: Path, sql
     edit(path, sql)
     faults = found(path)
     assert_only(faults, told)
+
+
+OBJECTS = {
+    "DROP INDEX task_ready": "the index task_ready is missing",
+    "DROP INDEX task_held": "the index task_held is missing",
+    "DROP TABLE beats": "the table beats is missing",
+    "ALTER TABLE task_index ADD COLUMN x TEXT": "the table task_index is not made as perdure makes it",
+    "CREATE TABLE copy AS SELECT * FROM task_index; DROP TABLE task_index; ALTER TABLE copy RENAME TO task_index": "the"
+    " index task_held is missing",
+    "CREATE TRIGGER t AFTER INSERT ON beats BEGIN DELETE FROM beats; END": "the trigger t of table beats is none of",
+    "CREATE UNIQUE INDEX i ON task_index (agent, id)": "the index i of table task_index is none of perdure's",
+}
+
+
+@pytest.mark.parametrize(("sql", "told"), OBJECTS.items(), ids=OBJECTS)
+def test_what_the_file_is_made_of_is_compared_with_what_it_should_be(path: Path, sql: str, told: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(sql)
+    assert found(path)[0].startswith(f"sqlite:///{path}: {told}")
+
+
+def test_a_table_and_statistics_that_somebody_has_added_are_no_damage(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE notes (text); ANALYZE; INSERT INTO beats VALUES ('w', 1, 10)")
+    assert found(path) == []
+
+
+def test_two_rows_of_a_task_are_named_wherever_a_page_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE copy AS SELECT * FROM task_index; DROP TABLE task_index; ALTER TABLE copy RENAME TO"
+            " task_index; INSERT INTO task_index SELECT * FROM task_index WHERE id='two'"
+        )
+    for page in (1, 2, 3, 500):
+        monkeypatch.setattr(sys.modules[verify.__module__], "PAGE", page)
+        assert [fault for fault in found(path) if "two rows" in fault] == [
+            "task two: the index has two rows of it; stop the workers, then: perdure reindex"
+        ]
+
+
+EMITTED = {
+    "value='{'": "what it emitted, [0-9]+.1, cannot be read: its value is no JSON: ",
+    "value=''": "what it emitted, [0-9]+.1, cannot be read: its value is no JSON: ",
+    "kind='x'": "what it emitted, [0-9]+.1, cannot be read: its kind is 'x'",
+    "base=base+1000": "what it emitted, [0-9]+.1, is of version ",
+    "base=-base": "what it emitted, -[0-9]+.1, is of version ",
+}
+
+
+@pytest.mark.parametrize(("change", "told"), EMITTED.items(), ids=EMITTED)
+def test_what_was_emitted_and_cannot_be_read_is_named(path: Path, change: str, told: str) -> None:
+    edit(path, f"UPDATE emissions SET {change} WHERE task_id='one'")
+    (fault,) = found(path)
+    assert re.match(f"task one: {told}", fault), fault
+
+
+def test_what_is_missing_between_two_emissions_is_named(path: Path) -> None:
+    edit(path, "UPDATE emissions SET number=3 WHERE task_id='one'")
+    assert found(path) == []  # the oldest are not kept for ever
+    columns = "path, attempt, activation, kind, channel, at, value"
+    edit(
+        path,
+        f"INSERT INTO emissions (task_id, birth, base, number, {columns})"
+        f" SELECT task_id, birth, base, 5, {columns} FROM emissions WHERE task_id='one'",
+    )
+    (fault,) = found(path)
+    assert re.fullmatch(r"task one: what it emitted, \d+.5, does not follow number 3: .* lost", fault), fault
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("task_index", "id"), ("task_index", "note"), ("stored_events", "originator_id"), ("emissions", "task_id")],
+)
+def test_bytes_where_a_text_is_expected_are_named_and_no_command_stumbles(
+    path: Path, shell: Shell, table: str, column: str
+) -> None:
+    which = {"id": "id='two'", "note": "id='two'", "originator_id": "originator_version=1", "task_id": "TRUE"}[column]
+    edit(path, f"UPDATE {table} SET {column}=CAST({column} AS BLOB) WHERE {which}")
+    assert found(path)[0].startswith(f"sqlite:///{path}: {table} has a value of type blob as {column}, which is TEXT,")
+    for command in ("verify", "list", "reindex", "tree", "approvals"):
+        done = shell(command, *at(path))
+        assert "Traceback" not in done.stderr, done.stderr
+        if command == "verify":
+            assert done.returncode == 1
+        elif done.returncode == 2:
+            assert "is expected; all such places are named by: perdure verify" in done.stderr
+
+
+def test_a_follower_says_what_cannot_be_read_after_what_can(path: Path, shell: Shell) -> None:
+    edit(path, "UPDATE emissions SET value='garbage' WHERE task_id='one'")
+    done = shell("show", "one", "--follow", *at(path))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert re.search("task one: what it emitted, [0-9]+.1, cannot be read: its value is no JSON.*verify", done.stderr)
+    assert "begins" in done.stdout or "work" in done.stdout
 
 
 def assert_only(faults: list[str], told: str) -> None:
@@ -352,6 +448,7 @@ def test_delete_deletes_one_task_by_its_whole_id_or_all_by_age(path: Path, shell
         (): "say one of two: a task's ID, or --older-than AGE",
         ("two", "--older-than", "1d"): "say one of two",
         ("--older-than", "1 month"): "--older-than takes a number and s, m, h, d or w, such as 30d, not '1 month'",
+        ("--older-than", "999999999w"): "--older-than is at most ",
         ("--older-than", "0s", "--status", "open"): "--status: only what has ended is deleted, completed",
         ("--older-than", "0s", "--force"): "--force is for one task",
         ("two", "--status", "failed"): "--status goes with --older-than AGE",

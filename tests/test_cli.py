@@ -271,7 +271,7 @@ IMPOSSIBLE = [
     (["run", "work.py:typeless", "1", "--id", "x" * 201], "a task's id has 1 to 200 characters"),
     (["run", "work.py:typeless", "2", "--id", "used"], "task used exists already, with other input"),
     (["run", "work.py:bytes_inside", "--id", "used"], "task used exists already, with agent typeless"),
-    (["run", "work.py:typeless", "1", "--id", "x", "--store", "mysql://x"], "store URL 'mysql://x': expected "),
+    (["run", "work.py:typeless", "1", "--id", "x", "--store", "mysql://x"], "store URL 'mysql://…': expected "),
     (["run", "work.py:typeless", "1", "--id", "x", "--store", "sqlite:///no/t.db"], "sqlite:///"),
     (["list", "--status", "done"], "there is no status 'done': it is one of queued, "),
     (["list", "--status", "waiting for it"], "there is no status 'waiting for it'"),
@@ -293,7 +293,7 @@ IMPOSSIBLE = [
     (["worker", "work.py", "--grace", "nan"], "--grace is a number of seconds from 0 to 1e+09, not nan"),
     (["worker", "work.py", "--grace", "inf", "--processes", "2"], "--grace is a number of seconds from 0 to 1e+09"),
     (["worker", "work.py", "--store", "memory:"], "a memory: store is private to the process that made it"),
-    (["worker", "work.py", "--store", "mysql://x"], "store URL 'mysql://x': expected "),
+    (["worker", "work.py", "--store", "mysql://x"], "store URL 'mysql://…': expected "),
 ]
 
 

@@ -109,22 +109,20 @@ class Appender:
                 me.end(None)
                 return me
             token = self.log.token()
-            rows = self._mapped(events, token)
+            rows, entry = self._mapped(events, token), index_row(preview(self.task, events))
             me.fold = lambda: self._landed(events)
             me.leave = lambda: self._leave(me)
             me.go_on = lambda: self._alone(decide, inside, births, (events, rows, token))
-            self.log.recorder.submit_events(
-                rows,
-                entry=index_row(preview(self.task, events)),
-                expected=(self.task.birth, self.task.version),
-                done=me.hear,
-                inside=inside,
-                births=_born(events, births),
-            )
-        except BaseException as error:
-            me.hear(error) if isinstance(error, StoreError) else self._leave(me)
-            if not isinstance(error, StoreError):
-                raise
+            expected, born = (self.task.birth, self.task.version), _born(events, births)
+            try:
+                self.log.recorder.submit_events(
+                    rows, entry=entry, expected=expected, done=me.hear, inside=inside, births=born
+                )
+            except StoreError as error:  # it was not taken: to be gone on with, as after any other first try
+                me.hear(error)
+        except BaseException:
+            self._leave(me)
+            raise
         return me
 
     def catch_up(self) -> None:

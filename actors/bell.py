@@ -13,17 +13,16 @@ class Bell:
 
     def __init__(self) -> None:
         self._rung = threading.Event()
-        self._rows: deque[IndexRow] = deque()
-        self._look = False
+        self._rings: deque[IndexRow | None] = deque()  # None asks for a look; a flag beside it could lose one
 
     def set(self) -> None:
         """Have the store looked at, at once."""
-        self._look = True
+        self._rings.append(None)
         self._rung.set()
 
     def hand(self, row: IndexRow) -> None:
         """Hand over a task that was just made, and is due."""
-        self._rows.append(row)
+        self._rings.append(row)
         self._rung.set()
 
     def wait(self, timeout: float) -> bool:
@@ -33,8 +32,8 @@ class Bell:
     def take(self) -> tuple[list[IndexRow], bool]:
         """Take all rings so far: the tasks that were handed over, and whether the store is to be looked at."""
         self._rung.clear()
-        look, self._look = self._look, False
-        rows: list[IndexRow] = []
-        while self._rows:
-            rows.append(self._rows.popleft())
-        return rows, look
+        rings: list[IndexRow | None] = []
+        while self._rings:
+            rings.append(self._rings.popleft())
+        rows = [ring for ring in rings if ring is not None]
+        return rows, len(rows) < len(rings)

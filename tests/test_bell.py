@@ -39,6 +39,25 @@ def test_a_ring_tells_what_it_is_for_and_is_taken_once() -> None:
     assert bell.take() == ([], False)
 
 
+def test_no_look_that_was_asked_for_is_lost_while_another_is_being_taken() -> None:
+    bell, asked, seen = Bell(), 0, threading.Semaphore(0)
+
+    def ask() -> None:
+        for _ in range(2000):
+            bell.set()
+            assert seen.acquire(timeout=TIMEOUT)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    while asked < 2000:
+        assert bell.wait(TIMEOUT)
+        if bell.take()[1]:
+            asked += 1
+            seen.release()
+    asker.join(TIMEOUT)
+    assert not asker.is_alive()
+
+
 def test_new_tasks_are_begun_without_a_look_at_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
     with open_store("memory:") as store:

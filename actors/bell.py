@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from stores import IndexRow
+from domain.task import AgentTask
 
 
 class Bell:
@@ -13,27 +13,27 @@ class Bell:
 
     def __init__(self) -> None:
         self._rung = threading.Event()
-        self._rings: deque[IndexRow | None] = deque()  # None asks for a look; a flag beside it could lose one
+        self._rings: deque[AgentTask | None] = deque()  # None asks for a look; a flag beside it could lose one
 
     def set(self) -> None:
         """Have the store looked at, at once."""
         self._rings.append(None)
         self._rung.set()
 
-    def hand(self, row: IndexRow) -> None:
+    def hand(self, task: AgentTask) -> None:
         """Hand over a task that was just made, and is due."""
-        self._rings.append(row)
+        self._rings.append(task)
         self._rung.set()
 
     def wait(self, timeout: float) -> bool:
         """Wait until it is rung, at most so many seconds; tells whether it was. Rings stay until they are taken."""
         return self._rung.wait(timeout)
 
-    def take(self) -> tuple[list[IndexRow], bool]:
+    def take(self) -> tuple[list[AgentTask], bool]:
         """Take all rings so far: the tasks that were handed over, and whether the store is to be looked at."""
         self._rung.clear()
-        rings: list[IndexRow | None] = []
+        rings: list[AgentTask | None] = []
         while self._rings:
             rings.append(self._rings.popleft())
-        rows = [ring for ring in rings if ring is not None]
-        return rows, len(rows) < len(rings)
+        tasks = [ring for ring in rings if ring is not None]
+        return tasks, len(tasks) < len(rings)

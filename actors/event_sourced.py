@@ -27,12 +27,16 @@ class EventSourcedActor(SupervisedActor):
         super().__init__(task_id, worker.report)
         self.worker = worker
         self.appender: Appender | None = None
+        self.fresh: AgentTask | None = None
         created(self)
 
     def rehydrate(self) -> Appender:
-        """Replay the log. Raises UnknownTaskError, UnreadableTaskError, or the store's errors when patience is out."""
+        """Replay the log, or begin with `fresh`, its fold a moment ago: the next append finds out what came since.
+
+        Raises UnknownTaskError, UnreadableTaskError, or the store's errors when patience is out.
+        """
         log = self.worker.log
-        self.appender = Appender(log, log.load(self.name), self.worker.patience)
+        self.appender = Appender(log, self.fresh or log.load(self.name), self.worker.patience)
         return self.appender
 
     @property

@@ -88,7 +88,7 @@ class Options:
     @property
     def limited(self) -> bool:
         """Whether a body can be given up, so that it may not run where its agent does."""
-        return any(limit is not None for limit in (self.timeout, self.total_timeout, self.heartbeat_timeout))
+        return not (self.timeout is self.total_timeout is self.heartbeat_timeout is None)
 
     def _check(self, name: str) -> None:
         for limit in ("timeout", "total_timeout", "heartbeat_timeout"):

@@ -24,10 +24,12 @@ from actors.second_looks import SecondLooks
 from actors.shares import LEFT_FOR, Shares
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
+from actors.task_log import index_row
 from actors.worker import Worker
 from domain.errors import PerdureError
 from domain.retry import is_suspect
 from domain.state import UNREADABLE
+from domain.task import AgentTask
 from stores import IndexRow, StoreError, StoreUnavailableError
 from stores.task_index import START, place
 
@@ -97,23 +99,21 @@ class Recovery(SupervisedActor):
         """
         over = time.monotonic() + nap
         while self._worker.wake.wait(max(0.0, over - time.monotonic())):
-            rows, look = self._worker.wake.take()
-            in_line = [row for row in rows if not self._starts_new(row)]
+            tasks, look = self._worker.wake.take()
+            in_line = [task for task in tasks if not self._starts_new(task)]
             if look or in_line:
                 return True
             if time.monotonic() >= over:
                 break
         return False
 
-    def _starts_new(self, row: IndexRow) -> bool:
+    def _starts_new(self, task: AgentTask) -> bool:
         """Start a task that was just made; False where it has to be looked for among the others."""
         worker = self._worker
         if self.is_crowded or worker.only is not None or worker.stopping.is_set() or not worker.tenure.holds():
             return False
-        return self._is_due(row) and self._start(row)
-
-    def _is_due(self, row: IndexRow) -> bool:
-        return row.due is not None and row.due <= self._now() and row.agent in self._worker.agents()
+        due = task.due is not None and task.line <= self._now() and task.agent in self._worker.agents()
+        return due and self._start(index_row(task), task)
 
     def _round(self) -> int | None:
         """Look once; returns how many actors were started, and one more where the next round is to follow at once.
@@ -172,8 +172,8 @@ class Recovery(SupervisedActor):
                 return
             after, limit = place(rows[-1]), BATCH
 
-    def _start(self, row: IndexRow) -> bool:
-        """Give a row an actor, if there is a place.
+    def _start(self, row: IndexRow, task: AgentTask | None = None) -> bool:
+        """Give a row an actor, if there is a place; `task` is its state, where that is known from its log just now.
 
         A suspect waits until the rest has made way, and nothing new starts for a while.
         """
@@ -192,7 +192,7 @@ class Recovery(SupervisedActor):
             self._adopt,
             self._ring,
         )
-        actor = TaskActor.launch(worker, row.id, hints)
+        actor = TaskActor.launch(worker, row.id, hints, task)
         self._directory.enter(row.id, actor)
         return True
 

@@ -29,6 +29,7 @@ class Runtime:
         self.value_limit = value_limit
         self.threads = Threads("perdure-body")
         self.commits = Threads("perdure-commit", limit=COMMITTERS)
+        self.tasks = Threads("TaskActor", idle=0.5, queues=False)
         self.output = Output(self.threads)
         self.entities: Any = None  # the `Entities` of the system, which has made this
         self._loop: SharedLoop | None = None
@@ -49,6 +50,7 @@ class Runtime:
         self.output.close()
         self.threads.dismiss()
         self.commits.dismiss()
+        self.tasks.dismiss()
         if self._loop is not None:
             self._loop.close()
 

@@ -37,7 +37,7 @@ class UntoldError(Exception):
 
 
 class SupervisedActor(pykka.ThreadingActor):
-    """An actor that lives for one call of `live()` on a daemon thread of its own, and is then gone.
+    """An actor that lives for one call of `live()` on a daemon thread that nobody shares, and is then gone.
 
     Guaranteed: `report` is called once, on the actor's thread, after `live` has ended, or where the actor was stopped
     before it began; or by `launch`, where no thread could be had.

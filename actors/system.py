@@ -23,7 +23,7 @@ from actors.outsiders import Outsiders
 from actors.ref import TaskRef
 from actors.runtime import Runtime
 from actors.spawning import Spawner
-from actors.task_log import TaskLog, index_row
+from actors.task_log import TaskLog
 from actors.tenure import LEASE, SHORTEST_LEASE
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
@@ -297,7 +297,7 @@ class AgentSystem(Spawner, Keeper):
     def start(self, task: AgentTask) -> None:
         """Begin with a task that was just made; one that was there before may be anybody's."""
         if self._tree is not None and task.version == 1:
-            self._tree.worker.wake.hand(index_row(task))
+            self._tree.worker.wake.hand(task)
         else:
             self.wake()
 

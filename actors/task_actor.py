@@ -68,11 +68,18 @@ class TaskActor(EventSourcedActor):
     It ends when the agent has ended, is held, is stopped, or lost its task to another worker.
     """
 
-    def __init__(self, worker: Worker, task_id: str, hints: Hints, created: Callable[[Self], None]) -> None:
+    def __init__(
+        self, worker: Worker, task_id: str, hints: Hints, task: AgentTask | None, created: Callable[[Self], None]
+    ) -> None:
         super().__init__(worker, task_id, created)
         self.hints = hints
+        self.fresh = task
         self.activation: Activation | None = None
         self.claimed = self.too_early = False
+
+    def _start_actor_loop(self) -> None:
+        """Live on a thread that another task has left, if there is one: a new one costs more than a step."""
+        self.worker.runtime.tasks.start(self._actor_loop)
 
     def leaves_something(self) -> bool:
         """Tell whether there may be something to do for this task when its actor is gone: its end leaves nothing."""

@@ -121,16 +121,17 @@ class Threads:
     """Daemon threads that are started on demand, taken again when idle, and gone after `idle` seconds without work.
 
     `limit` is how many there are at most: what is beyond that waits for its turn, first come, first served. Without
-    one nothing ever waits for other work to end, unless the machine itself has no thread left.
+    one nothing ever waits for other work to end, unless the machine itself has no thread left; and with `queues` False
+    not even then: `start` raises.
 
     Guaranteed: work runs in a copy of the context of whoever brought it, and never keeps the process from ending.
     Not guaranteed: that work which is running or queued when the process ends is ended.
     """
 
-    def __init__(self, name: str, *, limit: int | None = None, idle: float = 5.0) -> None:
+    def __init__(self, name: str, *, limit: int | None = None, idle: float = 5.0, queues: bool = True) -> None:
         if limit is not None and limit < 1:
             raise ValueError(f"threads {name}: the limit must be at least 1, not {limit}")
-        self._name, self._limit, self._patience = name, limit, idle
+        self._name, self._limit, self._patience, self._queues = name, limit, idle, queues
         self._forget()
         _everyone.add(self)
 
@@ -211,7 +212,7 @@ class Threads:
             threading.Thread(target=self._serve, args=(_Seat(work), self._crew), name=name, daemon=True).start()
         except RuntimeError as error:
             self._count -= 1
-            if not self._count:
+            if not self._count or not self._queues:
                 raise NoThreadError(f"the machine has no thread left: {error}") from error
             self._queue.append(work)
 

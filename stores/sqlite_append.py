@@ -54,7 +54,10 @@ class Append:
     @property
     def size(self) -> int:
         """Bytes that it writes, about."""
-        return sum(len(event.state) for event in self.events if type(event.state) is bytes)
+        size = 0
+        for event in self.events:
+            size += len(event.state) if type(event.state) is bytes else 0
+        return size
 
     def __call__(self, cursor: sqlite3.Cursor) -> None:
         """Swap the index row and insert the events. Raises AppendConflictError, sqlite3.Error, what `inside` raises."""

@@ -161,16 +161,17 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
         """Begin a transaction, when it is this process's turn."""
         self.check()
         try:
-            with self._errors():
-                if self._writer is None:
-                    self._writer = self._connect("rw")
-                if self._writer.in_transaction:  # of a thread that was interrupted before it wrote anything
-                    self._writer.rollback()
-                self._turns.take(min(self.timeout, PATIENCE))
-                self._begin_immediate()
+            if self._writer is None:
+                self._writer = self._connect("rw")
+            if self._writer.in_transaction:  # of a thread that was interrupted before it wrote anything
+                self._writer.rollback()
+            self._turns.take(min(self.timeout, PATIENCE))
+            self._begin_immediate()
         except BaseException as error:
             self._leave_read_only(error)
             self._end()
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self.url) from error
             raise
 
     def _begin_immediate(self) -> None:

@@ -169,7 +169,7 @@ def told_of(log: TaskLog) -> list[Down]:
     told: list[Down] = []
     worker = Worker("w1", log, Runtime(), 3, None, find_agent, known_agents, told.append, lambda: None)
     worker.tenure.renew(monotonic())
-    actor = TaskActor.launch(worker, "task-1", Hints())
+    actor = TaskActor.launch(worker, "task-1", Hints(), None)
     assert actor.actor_stopped.wait(10)
     return told
 

@@ -19,6 +19,7 @@ from actors.supervised import Down
 from actors.supervisor import Supervisor
 from actors.task_actor import AgentCrashError, TaskActor
 from actors.task_log import TaskLog
+from actors.threads import NoThreadError
 from domain.errors import OwnershipLost
 from domain.events import Activated
 from stores import Store, StoreCorruptError, open_store
@@ -153,7 +154,7 @@ def test_a_thread_that_cannot_start(store: Store, ends: Ends, monkeypatch: pytes
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     with AgentSystem(store) as system:
         assert system.spawn(steady).result(PATIENCE) == "done"
-        ends.check(system, RuntimeError, None)
+        ends.check(system, NoThreadError, None)
 
 
 def test_an_actor_that_is_stopped_before_it_lives(store: Store, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:

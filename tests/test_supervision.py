@@ -497,7 +497,7 @@ def test_who_comes_late_to_a_task_leaves_it_until_it_is_due(store: Store) -> Non
     appender.append(partial(_activate, "other"))
     appender.append(lambda task, now: task.passivate(1, now, [], due=now + 60))
     worker = Worker("late", log, Runtime(), 3, None, find_agent, known_agents, lambda _: None, lambda: None)
-    assert TaskActor.launch(worker, "t", Hints()).actor_stopped.wait(SOON)
+    assert TaskActor.launch(worker, "t", Hints(), None).actor_stopped.wait(SOON)
     assert log.load("t").version == appender.task.version == 3
 
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from actors import AgentSystem, agent, sleep
+from actors import AgentSystem, TaskCancelledError, UnknownTaskError, agent, receive, sleep
 from actors.bell import Bell
+from domain.events import Created
+from domain.fold import fold
+from domain.task import AgentTask
 from stores import IndexRow, open_store
+from stores.crash import CrashingStore, CrashPlan
 
 TIMEOUT = 20.0
-ROW = IndexRow("a", "birth", 1, 0, "queued", "agent", 1.0, 1.0, 1.0)
+
+
+def made(task_id: str) -> AgentTask:
+    task = fold(None, [Created(task_id, 1, 1.0, "birth", "agent", [[], {}], "", {}, {})])
+    assert task is not None
+    return task
 
 
 @agent(name="bell: quick")
@@ -28,14 +39,15 @@ def sleeper() -> str:
 def test_a_ring_tells_what_it_is_for_and_is_taken_once() -> None:
     bell = Bell()
     assert not bell.wait(0)
-    bell.hand(ROW)
-    bell.hand(ROW._replace(id="b"))
+    one, other = made("a"), made("b")
+    bell.hand(one)
+    bell.hand(other)
     assert bell.wait(0)
-    assert bell.take() == ([ROW, ROW._replace(id="b")], False)
+    assert bell.take() == ([one, other], False)
     assert not bell.wait(0)
     bell.set()
-    bell.hand(ROW)
-    assert bell.take() == ([ROW], True)
+    bell.hand(one)
+    assert bell.take() == ([one], True)
     assert bell.take() == ([], False)
 
 
@@ -112,3 +124,56 @@ def test_who_stands_in_line_goes_before_who_comes_later() -> None:
         for task in (*tasks, late):
             task.result(TIMEOUT)
     assert order == list(range(7))
+
+
+class Meddling(CrashPlan):
+    """Does something once, right before the first claim."""
+
+    def __init__(self, meddle: Callable[[], object]) -> None:
+        super().__init__(None)
+        self.meddle = [meddle]
+        self.done = threading.Event()
+
+    def reach(self, point: str, **facts: object) -> None:
+        if point == "append.before" and "task.activated" in str(facts["topics"]) and self.meddle:
+            self.meddle.pop()()
+            self.done.set()
+        super().reach(point, **facts)
+
+
+@pytest.mark.parametrize("what", ["signal", "cancel", "delete", "another life"])
+def test_what_befalls_a_new_task_before_it_is_claimed_is_seen(what: str, tmp_path: Path) -> None:
+    entered: list[int] = []
+
+    @agent(name="bell: meddled with")
+    def meddled(number: int) -> str:
+        entered.append(number)
+        return str(receive("word")) if number == 1 else "another"
+
+    def meddle() -> None:
+        task = client.task("new")
+        if what == "signal":
+            task.signal("word", "heard")
+            return
+        task.cancel("not needed")
+        if what != "cancel":
+            task.delete()
+        if what == "another life":
+            client.spawn(meddled, 2, id="new")
+
+    disk = open_store(f"sqlite:///{tmp_path}/tasks.db")
+    meddling = Meddling(meddle)
+    with disk, AgentSystem(disk, run=False) as client, AgentSystem(CrashingStore(disk, meddling)) as system:
+        task = system.spawn(meddled, 1, id="new")
+        assert meddling.done.wait(TIMEOUT)
+        if what == "signal":
+            assert task.result(TIMEOUT) == "heard"
+        elif what == "cancel":
+            with pytest.raises(TaskCancelledError):
+                task.result(TIMEOUT)
+        elif what == "delete":
+            with pytest.raises(UnknownTaskError):
+                task.result(TIMEOUT)
+        else:
+            assert client.task("new").result(TIMEOUT) == "another"
+    assert entered == {"signal": [1], "another life": [2]}.get(what, [])

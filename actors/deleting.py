@@ -13,14 +13,15 @@ from contextlib import suppress
 from shlex import quote
 from typing import Any
 
+from actors.commit import REINDEX, remove
 from actors.mapper import is_stream
 from actors.outbox import end_of, tell_parent
 from actors.outsiders import Outsiders
-from actors.task_log import REINDEX, UNTOLD, TaskLog
+from actors.task_log import UNTOLD, TaskLog
 from domain.errors import PerdureError, TaskNotEndedError, UnknownTaskError, UnreadableTaskError
 from domain.events import Created
 from domain.state import ENDED, UNREADABLE
-from stores import AppendConflictError, IndexRow, StoreUnavailableError
+from stores import IndexRow, StoreUnavailableError
 
 logger = logging.getLogger("perdure")
 
@@ -34,22 +35,13 @@ def delete_task(log: TaskLog, outsiders: Outsiders, task_id: str, *, force: bool
     `force`: also one that is held because its log cannot be read. Raises UnknownTaskError, TaskNotEndedError,
     UnreadableTaskError where a parent cannot be told or the index has to be made again, the store's errors.
     """
-    away, tried = log.patience.waiter(), ""
-    while True:
-        row = None
-        try:
-            row = log.recorder.select_entry(task_id)
-            if tried and (row is None or row.birth != tried):
-                break  # it was deleted, and the word of that was lost
-            row = _checked(log, task_id, row, force=force)
-            _settle(log, outsiders, row)
-            log.recorder.delete_task(task_id, expected=(row.birth, row.head))
-            break
-        except AppendConflictError:
-            continue  # somebody has mended it meanwhile, or deleted it too
-        except StoreUnavailableError as error:
-            tried = row.birth if row is not None and error.unknown_fate else tried
-            away(error)
+
+    def prepare(found: IndexRow | None) -> IndexRow:
+        row = _checked(log, task_id, found, force=force)
+        _settle(log, outsiders, row)
+        return row
+
+    remove(log.recorder, task_id, prepare, log.patience.waiter())
     log.hint(task_id)
 
 

@@ -199,13 +199,18 @@ def _entry(stream: str, birth: str, head: int, created: float, updated: float) -
     return IndexRow(stream, birth, head, 0, ENTITY, topic, created, updated)
 
 
-def entity_row(recorder: TaskRecorder, stream: str, old: IndexRow | None) -> IndexRow | None:
-    """Make the index row of an entity again from its log; where that cannot be read, the old one stays."""
+def entity_row(recorder: TaskRecorder, stream: str, old: IndexRow | None) -> IndexRow:
+    """Make the index row of an entity again from its log; where that cannot be read, the old one stays.
+
+    Without an old one it is one that fits no append, and by which the entity can be deleted.
+    """
+    rows = list(recorder.select_events(stream))
     try:
-        return row_of_log(stream, list(recorder.select_events(stream)))
+        return row_of_log(stream, rows)
     except ValueError as error:
-        logger.error("the index row of %s is not made again, its log cannot be read: %s", stream, error)
-        return old
+        name = stream.replace(SEPARATOR, " ")
+        logger.error("the index row of entity %s is not made again, its log cannot be read: %s", name, error)
+        return old or _entry(stream, "", len(rows), 0.0, 0.0)
 
 
 def row_of_log(stream: str, rows: Sequence[StoredEvent]) -> IndexRow:

@@ -19,7 +19,7 @@ from actors.verify import Read, verify
 from domain.events import Completed, SignalReceived, StepStarted, StepSucceeded, TaskEvent
 from stores import open_store
 from tests.lives import wait_for
-from tests.postgres import with_option
+from tests.postgres import fresh_schema, own_server, with_option
 from tests.proxy import Proxy
 from tests.scenario_kit import KILLED, Program, World
 from tests.troubles import LIKE_ANYBODY, FullDisk, Locked
@@ -199,7 +199,13 @@ def locked_tables(world: World) -> Iterator[Case]:
         yield Case(impatient, world.url, lambda _: lock.enter_context(world.locked()), lock.close, stored=None)
 
 
-@pytest.mark.parametrize("trouble", [standing_still, cut, acknowledgement_dropped, locked_tables])
+@contextmanager
+def server_crashed(_: World) -> Iterator[Case]:
+    with own_server() as server, fresh_schema(server.url) as url:
+        yield Case(url, url, lambda _: server.stop("immediate"), server.start)
+
+
+@pytest.mark.parametrize("trouble", [standing_still, cut, acknowledgement_dropped, locked_tables, server_crashed])
 @pytest.mark.parametrize("world", ["postgres"], indirect=True)
 def test_a_death_while_a_server_cannot_be_reached_costs_no_step_that_was_recorded(
     world: World, trouble: Callable[[World], AbstractContextManager[Case]]

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from actors.commit import REINDEX
 from actors.mapper import is_stream
 from actors.target import CommandError
-from actors.task_log import REINDEX
 from actors.wording import plain
 from domain.errors import UnreadableTaskError
 from stores import Store, open_store

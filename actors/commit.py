@@ -1,4 +1,4 @@
-"""The one way in which events get into a store, whatever stumbles: design §5.7."""
+"""The one way in which events get into a store, and logs out of it, whatever stumbles: design §5.7."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from eventsourcing.persistence import StoredEvent
 
 from stores import AppendConflictError, IndexRow, StoreUnavailableError, TaskRecorder
 from stores.task_index import Birth, Expected
+
+REINDEX = "perdure reindex"
+"""What makes the index again; an error that names it needs no other word on how to go on."""
 
 
 def commit(
@@ -42,3 +45,34 @@ def commit(
                 return found
         else:
             return []
+
+
+def remove(
+    recorder: TaskRecorder,
+    name: str,
+    prepare: Callable[[IndexRow | None], IndexRow | None],
+    away: Callable[[StoreUnavailableError], None],
+) -> bool:
+    """Delete a log and all that belongs to it, by compare-and-swap; tells whether there was one.
+
+    `prepare` sees its row, does what has to be done before, and gives the row that is to go; None where there is none,
+    which it may also refuse. It is called again where somebody has changed the log meanwhile, or the store was away.
+    """
+    tried = ""
+    while True:
+        row = None
+        try:
+            found = recorder.select_entry(name)
+            if tried and (found is None or found.birth != tried):
+                return True  # it was deleted, and the word of that was lost
+            row = prepare(found)
+            if row is None:
+                return False
+            recorder.delete_task(name, expected=(row.birth, row.head))
+        except AppendConflictError:
+            continue
+        except StoreUnavailableError as error:
+            tried = row.birth if row is not None and error.unknown_fate else tried
+            away(error)
+        else:
+            return True

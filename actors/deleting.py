@@ -13,14 +13,16 @@ from contextlib import suppress
 from shlex import quote
 from typing import Any
 
+from actors.commit import REINDEX, remove
 from actors.mapper import is_stream
 from actors.outbox import end_of, tell_parent
 from actors.outsiders import Outsiders
-from actors.task_log import REINDEX, UNTOLD, TaskLog
+from actors.task_log import UNTOLD, TaskLog
 from domain.errors import PerdureError, TaskNotEndedError, UnknownTaskError, UnreadableTaskError
 from domain.events import Created
 from domain.state import ENDED, UNREADABLE
-from stores import AppendConflictError, IndexRow, StoreUnavailableError
+from domain.task import AgentTask
+from stores import IndexRow, StoreUnavailableError
 
 logger = logging.getLogger("perdure")
 
@@ -28,28 +30,24 @@ PAGE = 200
 """Index rows that are read at a time."""
 
 
-def delete_task(log: TaskLog, outsiders: Outsiders, task_id: str, *, force: bool = False) -> None:
+def delete_task(
+    log: TaskLog, outsiders: Outsiders, task_id: str, *, force: bool = False, birth: str | None = None
+) -> None:
     """Delete a task that has ended, once its parent was told how.
 
-    `force`: also one that is held because its log cannot be read. Raises UnknownTaskError, TaskNotEndedError,
-    UnreadableTaskError where a parent cannot be told or the index has to be made again, the store's errors.
+    `force`: also one whose log cannot be read, whether it is held for that or its parent is not told yet. `birth`: that
+    life of its id alone. Raises UnknownTaskError, TaskNotEndedError, UnreadableTaskError where a parent cannot be told
+    or the index has to be made again, the store's errors.
     """
-    away, tried = log.patience.waiter(), ""
-    while True:
-        row = None
-        try:
-            row = log.recorder.select_entry(task_id)
-            if tried and (row is None or row.birth != tried):
-                break  # it was deleted, and the word of that was lost
-            row = _checked(log, task_id, row, force=force)
-            _settle(log, outsiders, row)
-            log.recorder.delete_task(task_id, expected=(row.birth, row.head))
-            break
-        except AppendConflictError:
-            continue  # somebody has mended it meanwhile, or deleted it too
-        except StoreUnavailableError as error:
-            tried = row.birth if row is not None and error.unknown_fate else tried
-            away(error)
+
+    def prepare(found: IndexRow | None) -> IndexRow:
+        if found is not None and birth not in (None, found.birth):
+            raise UnknownTaskError(f"task {task_id} was deleted meanwhile, and another has its id", task_id=task_id)
+        row = _checked(log, task_id, found, force=force)
+        _settle(log, outsiders, row, force=force)
+        return row
+
+    remove(log.recorder, task_id, prepare, log.patience.waiter())
     log.hint(task_id)
 
 
@@ -65,7 +63,7 @@ def delete_ended(log: TaskLog, outsiders: Outsiders, older_than: float, statuses
             if row.status not in statuses or row.updated > until:
                 continue
             try:
-                delete_task(log, outsiders, row.id)
+                delete_task(log, outsiders, row.id, birth=row.birth)
             except UnknownTaskError:
                 continue  # another was faster
             except PerdureError as error:
@@ -87,6 +85,8 @@ def _page(log: TaskLog, after: str) -> list[IndexRow]:
 def _checked(log: TaskLog, task_id: str, row: IndexRow | None, *, force: bool) -> IndexRow:
     """Give the row of a task that may be deleted."""
     if row is None and not is_stream(task_id) and log.recorder.select_events(task_id, limit=1):
+        if (row := log.recorder.select_entry(task_id)) is not None:  # it was made in between
+            return _checked(log, task_id, row, force=force)
         raise UnreadableTaskError(
             f"task {task_id}: its log is there, its index row is not: first make the index again, by {REINDEX}",
             task_id=task_id,
@@ -113,15 +113,25 @@ def _is_called_off(log: TaskLog, task_id: str) -> bool:
     return False
 
 
-def _settle(log: TaskLog, outsiders: Outsiders, row: IndexRow) -> None:
+def _settle(log: TaskLog, outsiders: Outsiders, row: IndexRow, *, force: bool) -> None:
     """See that a task's parent knows of its end before nobody else does any more."""
-    if row.hold == UNTOLD:
-        child = log.load(row.id)
-        if child.ending is not None:
-            tell_parent(outsiders, child.parent, [(child.id, child.agent, end_of(child.ending))])
-    elif row.hold == UNREADABLE:
+    child = _untold(log, row, force=force)
+    if child is not None and child.ending is not None:
+        tell_parent(outsiders, child.parent, [(child.id, child.agent, end_of(child.ending))])
+    elif child is None and row.hold in (UNTOLD, UNREADABLE):
         end: dict[str, Any] = {"status": "cancelled", "reason": "it was deleted, since its log could not be read"}
         with suppress(UnreadableTaskError):  # the first row tells whose child it is, if it can be read
             for first in log.events.get(row.id, lte=1):
                 if isinstance(first, Created) and first.parent:
                     tell_parent(outsiders, first.parent, [(row.id, row.agent, end)])
+
+
+def _untold(log: TaskLog, row: IndexRow, *, force: bool) -> AgentTask | None:
+    """Give a task whose parent is to be told, unless it cannot be read and goes by force."""
+    try:
+        return log.load(row.id) if row.hold == UNTOLD else None
+    except UnreadableTaskError as error:
+        if force:
+            return None
+        why = f"{error}; its parent was not told of its end yet, so nothing was deleted; as it is it goes by force,"
+        raise UnreadableTaskError(f"{why} --force", task_id=row.id, version=error.version) from error

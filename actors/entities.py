@@ -52,6 +52,7 @@ class Entities:
         self.log = EntityLog(store, runtime.value_limit)
         self.value_limit = runtime.value_limit
         self.now = runtime.clock.now
+        self.commits = runtime.commits
         self._url, self._process = store.url, os.getpid()
         self._over = over
         self._report = report or self.told
@@ -114,6 +115,14 @@ class Entities:
             if box is not None and not box.fresh:
                 box.again = True
                 box.changed.notify_all()
+
+    def delete(self, cls: type[Entity], entity_id: str) -> bool:
+        """Delete an entity, and let an actor that serves it here begin anew; tells whether there was anything."""
+        if self._closed.is_set():
+            raise SystemClosedError(f"{topic_of(cls)} {entity_id}: this AgentSystem was closed; nothing was deleted")
+        deleted = self.log.delete(topic_of(cls), entity_id, self.patience)
+        self.start_again(cls, entity_id)
+        return deleted
 
     def _box(self, cls: type[Entity], entity_id: str) -> Mailbox:
         stream = stream_of(cls, entity_id)

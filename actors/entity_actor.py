@@ -134,6 +134,8 @@ class EntityActor(SupervisedActor):
         log, limit = self._post.log, self._post.value_limit
         while True:
             if command.key in state.receipts:
+                if self._reads_on(state):  # it may be a deleted one's, and count no more
+                    continue
                 return self._first_reply(state.receipts[command.key], command)
             now = datetime.fromtimestamp(self._post.now(), UTC)
             try:
@@ -154,7 +156,10 @@ class EntityActor(SupervisedActor):
                 return encoded
 
     def _reads_on(self, state: EntityState) -> bool:
-        return bool(self._post.log.read_on(state, self._post.patience))
+        """Tell whether the log has something else than the state was made of: more, or nothing of it any more."""
+        before = state.birth, state.version
+        self._post.log.read_on(state, self._post.patience)
+        return (state.birth, state.version) != before
 
     def _first_reply(self, first: Receipt, command: Command) -> Json:
         if (first.command, first.digest) != (command.name, command.digest):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from eventsourcing.persistence import StoredEvent
 
-from actors.commit import commit
+from actors.commit import REINDEX, commit, remove
 from actors.info import VALUE_LIMIT, checked
 from actors.mapper import ENTITY, HEAD, SEPARATOR, TOKEN_SIZE, sealed, token_of, unsealed
 from actors.patience import Patience
@@ -26,6 +26,7 @@ from domain.errors import UnreadableEntityError
 from domain.faults import Fault
 from domain.values import decode, dumps, loads
 from stores import AppendConflictError, IndexRow, Store, StoreUnavailableError, TaskRecorder
+from stores.task_index import Expected
 
 logger = logging.getLogger("perdure")
 
@@ -51,22 +52,52 @@ class EntityLog:
         return state
 
     def read_on(self, state: EntityState, patience: Patience) -> list[StoredEvent]:
-        """Fold what the log has beyond a state, and give its rows. Raises what `load` does."""
+        """Fold what the log has beyond a state, and give its rows; all of them where it is another log by now.
+
+        The last row that is known is read again: where it has gone, the entity was deleted, and the state is forgotten.
+        Raises what `load` does.
+        """
         stream, away = stream_of(state.cls, state.id), patience.waiter()
         while True:
             try:
-                rows = list(self._store.recorder.select_events(stream, gt=state.version))
+                rows = list(self._store.recorder.select_events(stream, gt=max(0, state.version - 1)))
             except StoreUnavailableError as error:
                 away(error)
-            else:
-                for row in rows:
-                    self._fold(state, row)
-                return rows
+                continue
+            if state.version:
+                if not rows or (rows[0].originator_version, rows[0].state[:HEAD]) != (state.version, state.last):
+                    state.forget()
+                    continue
+                del rows[0]
+            for row in rows:
+                self._fold(state, row)
+            return rows
+
+    def delete(self, topic: str, entity_id: str, patience: Patience) -> bool:
+        """Delete an entity, whose class need not be known and whose log need not be readable; tells if there was one.
+
+        It is one transaction, and goes by the index: who appends for the deleted one afterwards is refused. Raises
+        UnreadableEntityError where the index has lost its row, with nothing deleted; the store's errors.
+        """
+        stream, recorder = f"{topic}{SEPARATOR}{entity_id}", self._store.recorder
+
+        def prepare(row: IndexRow | None) -> IndexRow | None:
+            if row is None and recorder.select_events(stream, limit=1):
+                row = recorder.select_entry(stream)  # it may have been made in between
+                if row is None:
+                    what = f"{topic} {entity_id}: its log is there, its index row is not, and nothing was deleted"
+                    what += f": stop the workers, make the index again by {REINDEX}, and delete it then"
+                    raise UnreadableEntityError(what, topic=topic, entity_id=entity_id, version=1)
+            return row
+
+        return remove(recorder, stream, prepare, patience.waiter())
 
     def append(
         self, state: EntityState, events: Sequence[AnyEvent], receipt: Receipt | None, patience: Patience
     ) -> bool:
         """Commit events, then take them for the state; False where others were first: theirs are folded instead.
+
+        False too where the entity was deleted meanwhile: the state is forgotten then.
 
         Raises what the fold of the events does, UnstorableValueError, both with nothing stored; the store's errors
         when patience is out.
@@ -84,13 +115,27 @@ class EntityLog:
         try:
             found = commit(recorder, rows, entry, expected, read_on=lambda: self.read_on(state, patience), away=away)
         except AppendConflictError as conflict:  # and no row says why
+            now = (state.birth, state.version) if state.version else None
+            if now != expected or self._is_at(stream, expected, away):
+                return False
             why = f"its index row is not what its log says, and has to be made again from it: {conflict}"
             raise _unreadable(state, state.version, why) from conflict
         if found:
             return token_of(found[0]) == token
         state.birth = birth
         state.swap(entity, draft, read, receipt)
+        state.last = rows[-1].state[:HEAD]
         return True
+
+    def _is_at(self, stream: str, expected: Expected, away: Callable[[StoreUnavailableError], None]) -> bool:
+        """Tell whether the index row is as expected after all: what stood in the way was deleted meanwhile."""
+        while True:
+            try:
+                row = self._store.recorder.select_entry(stream)
+            except StoreUnavailableError as error:
+                away(error)
+            else:
+                return expected == (None if row is None else (row.birth, row.head))
 
     def _row(self, event: AnyEvent, stream: str, birth: str, token: bytes, receipt: Receipt | None) -> StoredEvent:
         kind, version = type(event), event.originator_version
@@ -111,6 +156,7 @@ class EntityLog:
                 raise ValueError(f"version {state.version + 1} is expected here")
             event, receipt, state.birth = _read(row, state.id, state.birth)
             state.fold(event, receipt)
+            state.last = row.state[:HEAD]
         except Exception as error:
             why = f"version {row.originator_version} of its log cannot be read: {Fault.of(error)!s:.500}"
             raise _unreadable(state, row.originator_version, why) from error
@@ -153,13 +199,18 @@ def _entry(stream: str, birth: str, head: int, created: float, updated: float) -
     return IndexRow(stream, birth, head, 0, ENTITY, topic, created, updated)
 
 
-def entity_row(recorder: TaskRecorder, stream: str, old: IndexRow | None) -> IndexRow | None:
-    """Make the index row of an entity again from its log; where that cannot be read, the old one stays."""
+def entity_row(recorder: TaskRecorder, stream: str, old: IndexRow | None) -> IndexRow:
+    """Make the index row of an entity again from its log; where that cannot be read, the old one stays.
+
+    Without an old one it is one that fits no append, and by which the entity can be deleted.
+    """
+    rows = list(recorder.select_events(stream))
     try:
-        return row_of_log(stream, list(recorder.select_events(stream)))
+        return row_of_log(stream, rows)
     except ValueError as error:
-        logger.error("the index row of %s is not made again, its log cannot be read: %s", stream, error)
-        return old
+        name = stream.replace(SEPARATOR, " ")
+        logger.error("the index row of entity %s is not made again, its log cannot be read: %s", name, error)
+        return old or _entry(stream, "", len(rows), 0.0, 0.0)
 
 
 def row_of_log(stream: str, rows: Sequence[StoredEvent]) -> IndexRow:

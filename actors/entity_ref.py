@@ -7,7 +7,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from actors.body import Body, running_body, was_cancelled
 from actors.colours import AWAITING, BLOCKING, Colour, asyncio_task, drive
-from actors.context import context
+from actors.context import context, refuse_inside_agent, refuse_on_loop
 from actors.definitions import AsyncStep, Step, current
 from actors.entities import Entities
 from actors.entity_actor import refuse_inside_entity
@@ -132,6 +132,28 @@ class EntityRef(Generic[E]):
         if self._is_in_agent():
             raise InsideTaskError("tell() inside an agent would happen again at each replay: ask, which is a step")
         self._sent(*called(self._cls, command, args, kwargs), key=self._key, asked=False)
+
+    def delete(self) -> bool:
+        """Delete the entity: its log, its row, the replies that are kept for keys. Tells whether there was anything.
+
+        It is new then, as one of any other id is. It is one transaction, and a command comes before it or after it: one
+        that is decided and not yet stored is decided again, by the new entity. So is one that is repeated with its key.
+
+        Not guaranteed: that its text stands in the database's file nowhere any more; see `AgentSystem.vacuum`. What it
+        has replied to tasks stays in their logs. Another process that has it in memory keeps it there until its next
+        command, which meets the new one, or until it leaves memory.
+
+        Raises InsideTaskError in an agent between its steps, and in an entity's own code; BlockingCallError;
+        UnreadableEntityError where the index has lost its row; SystemClosedError; the store's errors.
+        """
+        refuse_inside_agent("delete()", "call it in a step")
+        refuse_on_loop("delete()", "await delete_async()")
+        return self._entities.delete(self._cls, self.id)
+
+    async def delete_async(self) -> bool:
+        """Do what `delete` does, without blocking the event loop."""
+        refuse_inside_agent("delete_async()", "call it in a step")
+        return await self._entities.commits.call(self.delete)
 
     # ------------------------------------------------------------------ asking
 

@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from actors.command import DEFAULT_STORE, StoreUrl, existing, full_id, options
+from actors.entity_log import EntityLog
 from actors.keeping import checked_endings
 from actors.mapper import is_stream
+from actors.patience import Patience
 from actors.system import AgentSystem
 from actors.target import CommandError
 from actors.task_log import TaskLog
@@ -35,35 +37,50 @@ def delete(
         str | None,
         typer.Option("--status", metavar="S", help=f"With --older-than: which of {','.join(ENDED)}; all by default."),
     ] = None,
+    entity: Annotated[
+        str | None, typer.Option("--entity", metavar="TOPIC", help="ID is that of an entity of this TOPIC.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also a task whose log cannot be read.")] = False,
     vacuum: Annotated[bool, typer.Option("--vacuum", help="Do what `perdure vacuum` does, after it.")] = False,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Delete one task, or all that ended some time ago.
+    """Delete a task, an entity, or what ended some time ago.
 
     Log, index row, heartbeats and what was emitted go, in one transaction for each task. One that has not ended is
-    refused, with the command that ends it. A parent is told of its child's end first. In an SQLite file some text may
-    stand in unused parts until `perdure vacuum`.
+    refused, with the command that ends it. A parent is told of its child's end first. An entity is new then: workers
+    that have it in memory do its next command on nothing. In an SQLite file some text may stand in unused parts until
+    `perdure vacuum`.
 
     Exit code: 0 deleted, 2 not.
     """
     if (id is None) == (older_than is None):
         raise CommandError("say one of two: a task's ID, or --older-than AGE")
-    if older_than is not None and force:
+    if (older_than is not None or entity is not None) and force:
         raise CommandError("--force is for one task, by its ID")
     if id is not None and status is not None:
-        raise CommandError("--status goes with --older-than AGE: a task is deleted by its ID whatever its ending is")
+        raise CommandError("--status goes with --older-than AGE: what has an ID is deleted whatever its ending is")
+    if id is None and entity is not None:
+        raise CommandError("--entity TOPIC is for one entity, by its ID")
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
-        if id is not None:
-            _check_id(opened, id)
-            system.task(id).delete(force=force)
-            deleted = 1
-            typer.echo(plain(f"{id}: deleted"))
-        else:
+        deleted = 1
+        if id is None:
             deleted = system.delete_ended(age_of(older_than or ""), status=_endings(status))
             typer.echo(f"{deleted:,} task{'s' if deleted != 1 else ''} deleted")
+        elif entity is not None:
+            _delete_entity(opened, entity, id)
+        else:
+            _check_id(opened, id)
+            system.task(id).delete(force=force)
+            typer.echo(plain(f"{id}: deleted"))
         if deleted or vacuum:
             _clear(opened, store, vacuum=vacuum)
+
+
+def _delete_entity(store: Store, topic: str, id: str) -> None:
+    """Delete an entity, whose class need not be known here."""
+    if not EntityLog(store).delete(topic, id, Patience()):
+        raise CommandError(f"there is no entity {id!r} of TOPIC {topic!r} in {store.url}")
+    typer.echo(plain(f"{topic} {id}: deleted"))
 
 
 def _check_id(store: Store, id: str) -> None:

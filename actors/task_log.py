@@ -16,6 +16,7 @@ from eventsourcing.application import AggregateNotFoundError, Application
 from eventsourcing.persistence import IntegrityError
 from eventsourcing.utils import Environment, EnvType
 
+from actors.commit import REINDEX
 from actors.entity_log import entity_row
 from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper, is_stream
 from actors.patience import Patience
@@ -35,10 +36,6 @@ logger = logging.getLogger("perdure")
 ASKS, UNTOLD = "asks", "untold"
 """What the index has as the hold of a task that is not held, but has asked for an approval; and of one that has ended,
 and whose parent has not been told of it for certain."""
-
-
-REINDEX = "perdure reindex"
-"""What makes the index again; an error that names it needs no other word on how to go on."""
 
 
 class Settable(Protocol):

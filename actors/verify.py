@@ -106,10 +106,9 @@ def _one_log(log: TaskLog, name: str, read: Read) -> Iterator[str]:
                 break
     except StoreCorruptError as error:
         faults = [str(error)]
-    if is_stream(name):
-        read.entities += 1
-    else:
-        read.tasks += events > 0 or bool(faults)
+    there = events > 0 or bool(faults)  # it may have been deleted meanwhile
+    read.entities += there and is_stream(name)
+    read.tasks += there and not is_stream(name)
     read.events += events
     for fault in faults:
         yield f"{called(name)}: {fault}"

@@ -38,17 +38,22 @@ class Receipt(NamedTuple):
 
 
 class EntityState:
-    """One entity as its log tells it. Changed by `fold` alone.
+    """One entity as its log tells it. Changed by `fold`, and by `forget` where there is no such log any more.
 
     `version` is its place in the log, 0 before the first event; `aggregate` is None then. `birth` is random, and tells
-    this log from another under the same id. `receipts` are the replies to the commands that came with a key.
+    this log from another under the same id; `last` is what its last row is known by. `receipts` are the replies to the
+    commands that came with a key.
     """
 
     def __init__(self, cls: type[Entity], entity_id: str) -> None:
         self.cls = cls
         self.topic = topic_of(cls)
         self.id = entity_id
-        self.birth = ""
+        self.forget()
+
+    def forget(self) -> None:
+        """Be as an entity without a log is."""
+        self.birth, self.last = "", b""
         self.version = 0
         self.created = self.updated = 0.0
         self.aggregate: Entity | None = None

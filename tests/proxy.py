@@ -35,6 +35,7 @@ class Proxy:
         self._pairs: set[_Pair] = set()
         self._is_up = True
         self._mark: bytes | None = None
+        self._goes_down = False
         self.cuts = 0
         self.flows = threading.Event()
         self.flows.set()
@@ -76,10 +77,18 @@ class Proxy:
         finally:
             self.flows.set()
 
-    def lose_the_answer_to(self, mark: bytes) -> None:
-        """Once: where a client says something with this in it, cut its connection when the server has committed it."""
+    def lose_the_answer_to(self, mark: bytes, *, then_go_down: bool = False) -> None:
+        """Once: where a client says something with this in it, cut its connection when the server has committed it.
+
+        `then_go_down`: all others too, so that nobody can ask what has become of it until `come_up`.
+        """
         with self._lock:
-            self._mark = mark
+            self._mark, self._goes_down = mark, then_go_down
+
+    def lost(self) -> None:
+        """Take note that an answer was lost."""
+        if self._goes_down:
+            self.go_down()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -147,6 +156,7 @@ class _Pair:
                 rest += more
                 done, committed = _whole_messages(rest)
                 if self._is_doomed and committed:
+                    self._proxy.lost()
                     break
                 self._client.sendall(rest[:done])
                 rest = rest[done:]

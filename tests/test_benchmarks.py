@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import io
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -12,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from tests.benchmarks import __main__ as program
-from tests.benchmarks.bench import Bench, Sizes
+from tests.benchmarks.admission import crowd
+from tests.benchmarks.bench import Bench, GivenUpError, Sizes
 from tests.benchmarks.charts import draw, goals_of
 from tests.benchmarks.contenders import CONTENDERS, POSTGRES, SQLITE
 from tests.benchmarks.databases import SQLiteFiles
@@ -171,6 +173,17 @@ def test_who_loses_a_finished_step_is_told_of(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(bench, "seconds_to_a_line", lambda *_: (0.1, '{"number": 6}'))
     restart(bench)
     assert set(bench.words) == {"raw commits: 7 steps were finished, and step 6 ran"}
+
+
+def test_what_takes_too_long_is_given_up_with_a_word_and_its_process_is_gone(tmp_path: Path) -> None:
+    sizes = replace(SMALLEST, patience=0.3)
+    bench = Bench(SQLiteFiles(tmp_path), ["raw", "perdure"], sizes, tmp_path / "bytecode", str)
+    with pytest.raises(GivenUpError, match="had no line after"):
+        bench.seconds_to_a_line("-c", "import threading; threading.Event().wait()")
+    with pytest.raises(GivenUpError, match=r"^70 tasks at once took over 0\.3 s$"):
+        crowd(bench)
+    assert bench.by_turns(["perdure"], "latency", 100_000, rounds=1) == {}
+    assert bench.words == ["perdure on SQLite: latency (100000,) took over 0.3 s"]
 
 
 @pytest.mark.parametrize(("option", "value"), [("--only", "W7"), ("--who", "nobody"), ("--on", "oracle")])

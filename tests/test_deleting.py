@@ -354,6 +354,20 @@ def test_a_parent_of_a_child_that_goes_by_force_is_told_so(disk: Store) -> None:
     assert told == f"cancelled: child {child} was cancelled: it was deleted, since its log could not be read"
 
 
+def test_a_child_that_cannot_be_read_and_whose_parent_is_not_told_yet_goes_by_force_alone(disk: Store) -> None:
+    (child,) = waiting_family(disk, 1)
+    end(disk, child)
+    spoilt(disk, child, 2)
+    with AgentSystem(disk, run=False) as client:
+        with pytest.raises(UnreadableTaskError, match=r"not told of its end yet, so nothing was deleted.*--force"):
+            client.task(child).delete()
+        assert left(disk) == sorted(["t", child])
+        client.task(child).delete(force=True)
+    with AgentSystem(disk) as system:
+        (told,) = system.task("t").result(PATIENCE)
+    assert told == f"cancelled: child {child} was cancelled: it was deleted, since its log could not be read"
+
+
 def test_a_child_whose_parent_cannot_be_told_stays(disk: Store) -> None:
     (child,) = waiting_family(disk, 1)
     end(disk, child)
@@ -449,6 +463,28 @@ def test_what_ended_long_ago_goes_by_its_ending_and_what_is_open_stays(disk: Sto
         once: Any = (status for status in ["failed", "completed"])
         assert system.delete_ended(0, status=once) == 1
         assert left(disk) == ["open"]
+
+
+def test_a_task_that_has_come_under_the_id_of_one_that_ended_long_ago_stays(
+    disk: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what is old enough and the deletion, another process deletes it, and its id is taken anew."""
+    clock = FakeClock(start=0.0)
+    with AgentSystem(disk, clock=clock) as system:
+        system.spawn(quick, "old", id="t").result(PATIENCE)
+        clock.advance(DAY)
+        select_page = disk.recorder.select_page
+
+        def look(**bounds: Any) -> Any:
+            rows = select_page(**bounds)
+            if rows and system.task("t").result(PATIENCE) == "OLD":
+                system.task("t").delete()
+                system.spawn(quick, "new", id="t").result(PATIENCE)
+            return rows
+
+        monkeypatch.setattr(disk.recorder, "select_page", look)
+        assert system.delete_ended(DAY / 2) == 0
+        assert system.task("t").result(PATIENCE) == "NEW"
 
 
 def test_however_many_have_ended_all_go_also_where_two_delete_them_at_once(disk: Store) -> None:

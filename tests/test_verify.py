@@ -452,11 +452,16 @@ def test_delete_deletes_one_task_by_its_whole_id_or_all_by_age(path: Path, shell
         ("--older-than", "0s", "--status", "open"): "--status: only what has ended is deleted, completed",
         ("--older-than", "0s", "--force"): "--force is for one task",
         ("two", "--status", "failed"): "--status goes with --older-than AGE",
+        ("two", "--entity", "verify.jar"): "there is no entity 'two' of TOPIC 'verify.jar' in sqlite:///",
+        ("one", "--entity", "verify.jar", "--force"): "--force is for one task",
+        ("--older-than", "0s", "--entity", "verify.jar"): "--entity TOPIC is for one entity, by its ID",
     }
     for words, why in refusals.items():
         done = shell("delete", *words, *at(path))
         assert (done.returncode, done.stdout) == (2, "")
         assert why in done.stderr
+    done = shell("delete", "one", "--entity", "verify.jar", *at(path))
+    assert (done.returncode, done.stdout) == (0, "verify.jar one: deleted\n")
     done = shell("delete", "--older-than", "30d", *at(path))
     assert (done.stdout, done.stderr) == ("0 tasks deleted\n", "")
     done = shell("delete", "--older-than", "0s", "--status", "completed,failed", "--vacuum", *at(path))

@@ -45,13 +45,15 @@ class Hygiene(Suite):
     """What a store does to stay small and sound."""
 
     def test_a_deleted_task_leaves_nothing_and_its_neighbours_everything(self, store: Store) -> None:
-        for name in ("a", "b", "bb"):
+        gone, stay = ("b", "kind\x1fb"), ["a", "bb", "kind\x1fbb", "other\x1fb"]  # entities' streams are deleted too
+        for name in (*gone, *stay):
             furnish(store, name)
-        store.recorder.delete_task("b", expected=("b", 3))
-        assert all_of(store, "b") == []
-        assert [len(all_of(store, name)) for name in ("a", "bb")] == [4, 4]
-        assert store.recorder.select_ids() == ["a", "bb"]
-        assert [row.id for row in store.recorder.select_entries()] == ["a", "bb"]
+        for name in gone:
+            store.recorder.delete_task(name, expected=("b", 3))
+        assert [part for name in gone for part in all_of(store, name)] == []
+        assert [len(all_of(store, name)) for name in stay] == [4] * 4
+        assert store.recorder.select_ids() == stay
+        assert [row.id for row in store.recorder.select_entries()] == stay
         assert store.recorder.select_orphans() == []
 
     @pytest.mark.parametrize("expected", [("another", 3), ("b", 2), ("b", 4)])

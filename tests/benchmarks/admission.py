@@ -52,9 +52,9 @@ def crowd(bench: Bench) -> list[Row]:
     count = bench.sizes.crowd
     bench.say(f"{count} tasks at once, and spawning")
     with bench.databases.new() as url:
-        found = bench.program("tests.benchmarks.crowded", "at-once", url, str(count))
+        found = bench.program("tests.benchmarks.crowded", "at-once", url, str(count), what=f"{count:,} tasks at once")
     with bench.databases.new() as url:
-        spawns = bench.program("tests.benchmarks.crowded", "spawning", url, str(SPAWNS))
+        spawns = bench.program("tests.benchmarks.crowded", "spawning", url, str(SPAWNS), what="spawning")
     note = f"{count / found['seconds']:,.0f} tasks/s, {found['peak']:.0f} MB at the most"
     what = f"threads alive, of {count:,} tasks at once, 64 active"
     return [

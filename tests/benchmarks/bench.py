@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from time import perf_counter
 from typing import Any
 
@@ -114,19 +115,19 @@ class Bench:
 
     def child(self, name: str, part: str, url: str, *numbers: int) -> dict[str, Any]:
         """Measure once, in a process of its own. Raises GivenUpError."""
-        try:
-            return self.program("tests.benchmarks.child", name, part, url, *map(str, numbers))
-        except subprocess.TimeoutExpired:
-            place = f"{CONTENDERS[name].label} on {self.databases.kind}"
-            raise GivenUpError(f"{place}: {part} {numbers} took over {self.sizes.patience:.0f} s") from None
+        what = f"{CONTENDERS[name].label} on {self.databases.kind}: {part} {numbers}"
+        return self.program("tests.benchmarks.child", name, part, url, *map(str, numbers), what=what)
 
-    def program(self, module: str, *words: str) -> dict[str, Any]:
-        """Run one of the programs here, and read its last line. Raises GivenUpError, TimeoutExpired."""
+    def program(self, module: str, *words: str, what: str) -> dict[str, Any]:
+        """Run one of the programs here, and read its last line. Raises GivenUpError, which says what it was."""
         with self.process(module, *words) as process:
-            out, err = process.communicate(timeout=self.sizes.patience)
+            try:
+                out, err = process.communicate(timeout=self.sizes.patience)
+            except subprocess.TimeoutExpired:
+                raise GivenUpError(f"{what} took over {self.sizes.patience:g} s") from None
         lines = out.splitlines()
         if process.returncode or not lines:
-            raise GivenUpError(f"{module} {words}: exit {process.returncode}\n{out}{err}")
+            raise GivenUpError(f"{what}: exit {process.returncode}\n{out}{err}")
         said: dict[str, Any] = json.loads(lines[-1])
         return said
 
@@ -149,11 +150,14 @@ class Bench:
         command = [sys.executable, *arguments]
         started = perf_counter()
         with subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, text=True) as process:
+            patience = Timer(self.sizes.patience, process.kill)
+            patience.start()
             line = process.stdout.readline() if process.stdout else ""
             seconds = perf_counter() - started
+            patience.cancel()
             process.kill()
         if not line:
-            raise GivenUpError(f"{arguments} did not get to its line: exit {process.returncode}")
+            raise GivenUpError(f"{arguments} had no line after {seconds:.0f} s: exit {process.returncode}")
         return seconds, line
 
     @property

@@ -20,7 +20,6 @@ ALONE = ("raw", "perdure", "idempotent", "async", "dbos", "dbos-wal", "langgraph
 AT_ONCE = ("raw", "perdure", "idempotent", "async", "dbos", "dbos-async", "dbos-wal", "langgraph", "langgraph-1")
 MAIN = ("raw", "perdure", "dbos", "langgraph")
 SIZED = ("raw", "perdure", "idempotent", "dbos", "langgraph")
-MANY = ("raw", "perdure", "dbos", "langgraph")
 
 
 def one_task(bench: Bench) -> list[Row]:
@@ -28,7 +27,7 @@ def one_task(bench: Bench) -> list[Row]:
     sizes = bench.sizes
     said = bench.by_turns(bench.among(*ALONE), "steps", sizes.steps, rounds=sizes.rounds)
     rows = rates(bench, "W1", f"{sizes.steps} steps of one task", said)
-    said = bench.by_turns(bench.among(*MANY), "steps", sizes.many, rounds=sizes.few)
+    said = bench.by_turns(bench.among(*MAIN), "steps", sizes.many, rounds=sizes.few)
     what = f"the last hundred of {sizes.many:,} steps"
     for name, rounds in said.items():
         growth = [one["growth"] for one in rounds]

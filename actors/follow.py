@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from shlex import quote
 from typing import Any, cast
 
 import typer
@@ -26,6 +25,8 @@ from actors.wording import (
     decision,
     held_text,
     how_it_ended,
+    how_to_answer,
+    how_to_signal,
     named,
     outcome_of,
     plain,
@@ -64,6 +65,7 @@ from domain.record import STEP, StepRecord
 from domain.state import CANCEL, FOR_CODE, STRIKES, Status
 from domain.task import AgentTask
 from domain.values import Json
+from domain.waits import SIGNAL, Wait
 from stores import Store, StoreUnavailableError
 
 GOING_ON: tuple[Status, ...] = ("queued", "running", "waiting")
@@ -129,17 +131,28 @@ class Follower:
                     self._tell_record(record, "running")
                 else:
                     self._tell_done(record, "finished")
-        elif self.task.status == "waiting" and self.task.due is not None:
-            self._say("waiting", plain(f"{headline(self.task)} {until(self.task.due, time.time())}"))
+        elif self.task.status == "waiting":
+            due = "" if self.task.due is None else f" {until(self.task.due, time.time())}"
+            self._say("waiting", plain(f"{headline(self.task)}{due}"))
             self._ask_again()
 
     def _ask_again(self) -> None:
         for path in self.task.asked_for:
             self._ask(path, self.task.pauses[path].label)
+        for path, wait in self.task.waiting.items():
+            if any(source.kind == SIGNAL for source in wait.sources):
+                self._tell_wait(wait, path, time.time())
 
     def _ask(self, path: str, question: str) -> None:
-        pause = quote(pause_id(self.task.id, self.task.birth, path))
-        self._say("asks", plain(f'{path}  "{question}"  perdure approve {pause}{self._options}'))
+        pause = pause_id(self.task.id, self.task.birth, path)
+        self._say("asks", plain(f'{path}  "{question}"  {how_to_answer(pause, self._options)}'))
+
+    def _tell_wait(self, wait: Wait, path: str, now: float) -> None:
+        dues = [due.at for due in wait.first_due()]
+        due = f" {until(min(dues), now)}" if dues else ""
+        signals = [source.name for source in wait.sources if source.kind == SIGNAL]
+        how = [how_to_signal(self.task.id, name, self._options) for name in signals]
+        self._say("waiting", plain("  ".join([f"{path}  for {wait_text(self.task, wait)}{due}", *how])))
 
     def look(self) -> None:
         """Read on, and tell. Raises UnreadableTaskError, StoreUnavailableError."""
@@ -173,10 +186,7 @@ class Follower:
     def _tell_news(self, event: TaskEvent) -> None:
         """Tell of waits, of what came from outside, and of what follows from that."""
         if isinstance(event, WaitBegan):
-            wait = self.task.waiting[event.path]
-            dues = [due.at for due in wait.first_due()]
-            due = f" {until(min(dues), event.timestamp)}" if dues else ""
-            self._say("waiting", plain(f"{event.path}  for {wait_text(self.task, wait)}{due}"))
+            self._tell_wait(self.task.waiting[event.path], event.path, event.timestamp)
         elif isinstance(event, WaitEnded):
             self._say("finished", f"{named(event.path, wait_name(event))}  {how_it_ended(event)}")
         elif isinstance(event, SignalReceived):

@@ -71,7 +71,7 @@ def show(
     with closing(existing(store, looks=True)) as opened:
         task_id = full_id(opened, id)
         if follow:
-            _follow(opened, task_id, after or 0, as_json=as_json)
+            _follow(opened, task_id, after or 0, as_json=as_json, options=options(store))
             return
         task, events, error = _read_log(opened, task_id)
         workers = opened.workers.live()
@@ -88,11 +88,11 @@ def show(
         _tell_ending(task, store)
 
 
-def _follow(store: Store, id: str, after: int, *, as_json: bool) -> None:
+def _follow(store: Store, id: str, after: int, *, as_json: bool, options: str) -> None:
     from actors.live import follow_task  # noqa: PLC0415  for who looks on
 
     try:
-        follow_task(store, id, after, as_json=as_json)
+        follow_task(store, id, after, as_json=as_json, options=options)
     except UnreadableTaskError as error:
         _refuse_damaged(error)
     except KeyboardInterrupt:

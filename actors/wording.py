@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from shlex import quote
 from typing import Any, TextIO
 
 from actors.showing import value_text
@@ -16,7 +17,7 @@ from domain.events import CancelDelivered, Released, SignalReceived, StepFailed,
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import AgentTask
-from domain.waits import RESERVED, TIMER
+from domain.waits import ANSWER, CHILD_END, TIMER
 from stores import IndexRow
 
 UNLIMITED = sys.maxsize
@@ -175,14 +176,37 @@ def how_it_ended(event: WaitEnded) -> str:
 
 def received_text(event: SignalReceived) -> str:
     """Say what has come from outside: a signal, an answer, the end of a child."""
-    if event.name.startswith(f"{RESERVED}answer "):
-        facts, path = event.value, event.name.partition(" ")[2]
-        note = f': "{facts["note"]}"' if facts["note"] else ""
-        value = "" if facts["value"] is None else f", {shown(facts['value'])}"
-        return plain(f"{'yes' if facts['approved'] else 'no'} to {path}, by {event.by}{note}{value}")
-    if event.name.startswith(f"{RESERVED}child "):
-        return plain(f"{event.name.partition(' ')[2]} {event.value['status']}")
+    if event.name.startswith(ANSWER):
+        facts, path = event.value, event.name.removeprefix(ANSWER)
+        return answer_text(path, facts["value"], event.by, facts["note"], approved=facts["approved"])
+    if event.name.startswith(CHILD_END):
+        return plain(f"{event.name.removeprefix(CHILD_END)} {event.value['status']}")
     return f"{plain(event.name)}  {shown(event.value)}  by {plain(event.by)}"
+
+
+def answer_text(path: str, stored: Any, by: str, note: str, *, approved: bool) -> str:
+    """Say how the approval that was asked for at `path` was answered, with the value encoded."""
+    said = f': "{note}"' if note else ""
+    value = "" if stored is None else f", {shown(stored)}"
+    return plain(f"{'yes' if approved else 'no'} to {path}, by {by}{said}{value}")
+
+
+def how_to_answer(pause: str, options: str) -> str:
+    """Give the command that says yes to an approval; `options` are what it needs besides.
+
+    >>> how_to_answer("trip 1#2@51a2b3", "")
+    "perdure approve 'trip 1#2@51a2b3'"
+    """
+    return f"perdure approve {quote(pause)}{options}"
+
+
+def how_to_signal(task_id: str, name: str, options: str) -> str:
+    """Give the command that brings a signal; `options` are what it needs besides.
+
+    >>> how_to_signal("order 7", "paid", " --store x")
+    "perdure signal 'order 7' paid JSON --store x"
+    """
+    return f"perdure signal {quote(task_id)} {quote(name)} JSON{options}"
 
 
 # ------------------------------------------------------------------ where a task is

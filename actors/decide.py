@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from actors.command import DEFAULT_STORE, StoreUrl, TaskId, existing, full_id
+from actors.definitions import known_agents
 from actors.system import AgentSystem
-from actors.target import CommandError, parse_json
+from actors.target import CommandError, load_agents, parse_json
 from actors.wording import has_worker, plain
 from domain.state import ENDED
 from domain.values import decode
@@ -29,19 +30,32 @@ def resolve(
     ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="It did not happen: run it again.")] = False,
     fail: Annotated[bool, typer.Option("--fail", help="Give it up: the agent gets a StepError.")] = False,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            "--code", metavar="MODULE_OR_FILE", help="Where the step is: whether the value fits it is checked."
+        ),
+    ] = None,
     by: By = None,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Decide what became of the step for which a task is held.
 
     Exactly one of --value, --rerun and --fail. A worker, or the task's own `perdure run` again, then goes on with it.
+
+    A value has to fit what the step is annotated to return. With --code that is checked here and now, and a value that
+    does not fit is refused; else it is seen when the task goes on, and the task is held again.
     """
     if (value is not None) + rerun + fail != 1:
         raise CommandError("say exactly one of --value JSON, --rerun and --fail")
+    if code is not None:
+        load_agents([code])
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
         if value is not None:
             given = parsed(value)
+            if code is not None and (agent := task.describe().agent) not in known_agents():
+                raise CommandError(f"{code} has no agent {agent}, of which task {task.id} is one: nothing was changed")
             task.resolve(path, value=given, by=by)
             what = f"step {path} happened, with {value}"
         else:

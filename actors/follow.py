@@ -17,6 +17,7 @@ import typer
 from actors.definitions import AnyAgent
 from actors.leaving import Signals
 from actors.ref import TaskRef
+from actors.showing import counted
 from actors.system import GRACE, AgentSystem
 from actors.task_log import TaskLog
 from actors.view import clock_time, headline, pause_id, wait_name, wait_text
@@ -209,7 +210,7 @@ class Follower:
         if paused or (isinstance(following, Held) and following.reason == STRIKES):  # told already; not called
             return
         done = [record for record in self._steps() if record.outcome is not None]
-        first = len(done) - REPLAYED_LINES if len(done) > REPLAYED_LINES else 0
+        first = len(done) - REPLAYED_LINES if len(done) > REPLAYED_LINES + 1 else 0
         if first:
             self._say("replayed", f"{done[0].path} … {done[first - 1].path}  ({first:,} steps)")
         for record in done[first:]:
@@ -278,7 +279,7 @@ def run_task(
     with AgentSystem(store, run=False) as client:
         ref: TaskRef[Any] = client.spawn(cast("Callable[..., Any]", agent), *arguments, id=task_id)
         count = len(store.recorder.select_entries(status=OPEN))
-        say("", f"perdure: {store.url} · {count} task{'s' if count != 1 else ''} open")
+        say("", f"perdure: {store.url} · {counted(count, 'task')} open")
         follower = Follower(ref, say, options)
         if follower.is_settled and not follower.is_held_for_code and not called_off_children(store, follower.task):
             if follower.task.ending is not None:

@@ -13,6 +13,7 @@ import typer
 from actors.command import DEFAULT_STORE, StoreUrl, existing, full_id, options
 from actors.keeping import checked_endings
 from actors.mapper import is_stream
+from actors.showing import counted
 from actors.system import AgentSystem
 from actors.target import CommandError
 from actors.task_log import TaskLog
@@ -61,7 +62,7 @@ def delete(
             typer.echo(plain(f"{id}: deleted"))
         else:
             deleted = system.delete_ended(age_of(older_than or ""), status=_endings(status))
-            typer.echo(f"{deleted:,} task{'s' if deleted != 1 else ''} deleted")
+            typer.echo(f"{counted(deleted, 'task')} deleted")
         if deleted or vacuum:
             _clear(opened, store, vacuum=vacuum)
 
@@ -136,9 +137,10 @@ def verify_store(store: StoreUrl = DEFAULT_STORE) -> None:
     except StoreCorruptError as error:
         typer.echo(plain(str(error)))
         raise typer.Exit(1) from None
-    verdict = "sound" if not wrong else f"{wrong:,} thing{'s are' if wrong != 1 else ' is'} wrong"
-    entities = f", {read.entities:,} entities" if read.entities else ""
-    typer.echo(plain(f"{url}: {read.tasks:,} tasks{entities}, {read.events:,} events: {verdict}"), err=wrong > 0)
+    verdict = "sound" if not wrong else f"{counted(wrong, 'thing is', 'things are')} wrong"
+    found = [counted(read.tasks, "task"), counted(read.events, "event")]
+    found[1:1] = [counted(read.entities, "entity", "entities")] if read.entities else []
+    typer.echo(plain(f"{url}: {', '.join(found)}: {verdict}"), err=wrong > 0)
     if wrong:
         raise typer.Exit(1)
 
@@ -153,7 +155,9 @@ def reindex(store: StoreUrl = DEFAULT_STORE) -> None:
     with closing(existing(store)) as opened:
         rows = TaskLog(opened).rebuild_index()
         entities = sum(is_stream(row.id) for row in rows)
-        typer.echo(plain(f"{opened.url}: {len(rows) - entities:,} tasks, {entities:,} entities"))
+        typer.echo(
+            plain(f"{opened.url}: {counted(len(rows) - entities, 'task')}, {counted(entities, 'entity', 'entities')}")
+        )
     unreadable = [row for row in rows if row.hold == UNREADABLE]
     for row in unreadable:
         typer.echo(plain(row.note), err=True)

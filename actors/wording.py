@@ -11,7 +11,7 @@ from datetime import datetime
 from shlex import quote
 from typing import Any, TextIO
 
-from actors.showing import value_text
+from actors.showing import counted, value_text
 from actors.view import clock_time, explain, fault_of, headline
 from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, WaitEnded
 from domain.faults import Fault
@@ -253,7 +253,7 @@ def status_line(task: AgentTask, workers: Collection[str]) -> str:
         f"agent {plain(task.agent)}",
         *([plain(f"child of {task.parent}")] if task.parent else []),
         f"created {local(task.created):%Y-%m-%d %H:%M:%S}, {ago(task.created, now)} ago",
-        f"{task.activation} activation{'s' if task.activation != 1 else ''}",
+        counted(task.activation, "activation"),
         *[plain(f"{name}={text}") for name, text in task.tags.items()],
     ]
     lines = [parts[0]]

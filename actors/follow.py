@@ -12,11 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-import typer
-
 from actors.definitions import AnyAgent
 from actors.leaving import Signals
 from actors.ref import TaskRef
+from actors.saying import say
 from actors.showing import counted
 from actors.system import GRACE, AgentSystem
 from actors.task_log import TaskLog
@@ -81,12 +80,6 @@ REPLAYED_LINES = 20
 """Replayed steps that have a line each; of more of them the first share one line."""
 
 _LONGEST = 300  # characters that are told of an outcome
-_COLOURS = {
-    "running": "cyan", "finished": "green", "failed": "red", "crashed": "red", "in doubt": "yellow",
-    "replayed": "bright_black", "recorded": "bright_black", "waiting": "yellow", "asks": "yellow",
-    "decided": "bright_black",
-}  # fmt: skip
-
 Say = Callable[[str, str], None]
 """Prints a line: its first word, and the rest."""
 
@@ -105,7 +98,7 @@ class Follower:
         self.task = _folded(None, ref.events())
         self._met = self.task.version
         self._ours = ""
-        self._paused = False
+        self._paused = self._has_told_waits = False
 
     @property
     def is_settled(self) -> bool:
@@ -133,16 +126,18 @@ class Follower:
                 else:
                     self._tell_done(record, "finished")
         elif self.task.status == "waiting":
-            due = "" if self.task.due is None else f" {until(self.task.due, time.time())}"
-            self._say("waiting", plain(f"{headline(self.task)}{due}"))
-            self._ask_again()
+            if not self.task.waiting:
+                due = "" if self.task.due is None else f" {until(self.task.due, time.time())}"
+                self._say("waiting", plain(f"{headline(self.task)}{due}"))
+            self._tell_waits()
+            self._has_told_waits = True
 
-    def _ask_again(self) -> None:
+    def _tell_waits(self) -> None:
+        """Say again what is asked of others, and what is waited for."""
         for path in self.task.asked_for:
             self._ask(path, self.task.pauses[path].label)
         for path, wait in self.task.waiting.items():
-            if any(source.kind == SIGNAL for source in wait.sources):
-                self._tell_wait(wait, path, time.time())
+            self._tell_wait(wait, path, time.time())
 
     def _ask(self, path: str, question: str) -> None:
         pause = pause_id(self.task.id, self.task.birth, path)
@@ -189,7 +184,8 @@ class Follower:
         if isinstance(event, WaitBegan):
             self._tell_wait(self.task.waiting[event.path], event.path, event.timestamp)
         elif isinstance(event, WaitEnded):
-            self._say("finished", f"{named(event.path, wait_name(event))}  {how_it_ended(event)}")
+            how = "" if event.signal else how_it_ended(event)
+            self._say("finished", f"{named(event.path, wait_name(event))}  {how}".rstrip())
         elif isinstance(event, SignalReceived):
             self._say("received", received_text(event))
         elif isinstance(event, ApprovalRequested):
@@ -218,7 +214,9 @@ class Follower:
         for record in self.task.doubts:
             started = f"began {clock_time(record.started)}, its end is not in the log"
             self._say("in doubt", f"{named(record.path, record.name, record.label, record.attempt)}  {started}")
-        self._ask_again()
+        if not self._has_told_waits:
+            self._tell_waits()
+        self._has_told_waits = False
 
     def _steps(self) -> list[StepRecord]:
         return [record for record in self.task.steps.values() if record.kind == STEP]
@@ -378,19 +376,6 @@ def _follow(follower: Follower, hint: threading.Event, signals: Signals, stays: 
         second_look = second_look and not follower.has_news and not hinted and time.monotonic() < until
         if follower.is_settled and not second_look and not stays():
             return
-
-
-def say(word: str, text: str) -> None:
-    """Print a line on standard error: its first word, coloured on a terminal, and the rest."""
-    head = head_of(word) if word else ""
-    if head or text:
-        with suppress(OSError):  # whether anybody can read it decides nothing about the task
-            typer.echo(head + text, err=True)
-
-
-def head_of(word: str) -> str:
-    """Give the beginning of a line: its first word, coloured where it is written to a terminal."""
-    return typer.style(f"{word:<8}  ", fg=_COLOURS.get(word))
 
 
 def _folded(task: AgentTask | None, events: list[TaskEvent]) -> AgentTask:

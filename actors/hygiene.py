@@ -28,7 +28,7 @@ UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 def delete(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The task's whole id.", show_default=False)] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="The task's whole id.", show_default=False)] = None,
     older_than: Annotated[
         str | None, typer.Option("--older-than", metavar="AGE", help="All that ended so long ago: 90s, 45m, 12h, 30d.")
     ] = None,

@@ -11,8 +11,8 @@ from contextlib import suppress
 import typer
 
 from actors.documents import update_document
-from actors.follow import head_of
 from actors.ref import TaskRef
+from actors.saying import head_of
 from actors.system import AgentSystem
 from actors.updates import (
     ApprovalAnswered,
@@ -85,6 +85,7 @@ class Printer:
         self._options = options
         self._began: dict[str, StepBegan] = {}
         self._questions: dict[str, str] = {}
+        self._waits: set[str] = set()
         self._speaker: str | None = None
         self._column = 0
         self._owed = ""
@@ -96,6 +97,8 @@ class Printer:
             return
         if isinstance(update, StepBegan):
             self._began[update.path] = update
+        if isinstance(update, TaskWaiting) and not update.path and self._waits:
+            return  # it was told for what
         word, text = self._line(update)
         self.end_line()
         self._write(f"{head_of(word)}{text}\n")
@@ -160,6 +163,7 @@ class Printer:
         """Tell of what a task asks others for, and of what they bring."""
         match update:
             case WaitOver(path=path, what=what, timed_out=late):
+                self._waits.discard(path)
                 return "finished", plain(f"{path}  {self._for(what)}" + ("  timed out" if late else ""))
             case ApprovalAsked(path=path, question=question, pause=pause, stored=stored):
                 self._questions[path] = question
@@ -179,8 +183,11 @@ class Printer:
         return "", plain(repr(update))
 
     def _wait_of(self, waiting: TaskWaiting) -> str:
-        text = f"{waiting.path}  for {self._for(waiting.what)}" if waiting.path else "all it does is wait"
-        text += "" if waiting.until is None else f", {until(waiting.until, time.time())}"
+        due = "" if waiting.until is None else until(waiting.until, time.time())
+        if not waiting.path:
+            return f"goes on {due}" if due else "for what others bring"
+        self._waits.add(waiting.path)
+        text = f"{waiting.path}  for {self._for(waiting.what)} {due}".rstrip()
         return plain("  ".join([text, *(how_to_signal(self._id, name, self._options) for name in waiting.signals)]))
 
     def _for(self, what: str) -> str:

@@ -109,6 +109,8 @@ def _report(verdicts: list[Verdict], words: Counter[str], modules: list[str]) ->
     for agent, ids in strangers.items():
         more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
         lines.append(plain(f"not here  agent {agent}: {_tasks(len(ids))} ({_listed(ids[:SHOWN])}{more})"))
+    if not verdicts:
+        return "no task is open"
     parts = [f"{_tasks(len(verdicts))}: {counted(words[FITS], 'fits', 'fit')}", f"{words[HELD]:,} would be held"]
     parts += [f"{words[CRASHES]:,} would crash"] if words[CRASHES] else []
     parts += [f"{words[HANGS]:,} would hang"] if words[HANGS] else []

@@ -9,8 +9,9 @@ from contextlib import suppress
 from threading import Event
 
 from actors.command import SHOWN
-from actors.follow import OPEN, say
+from actors.follow import OPEN
 from actors.leaving import Signals
+from actors.saying import say
 from actors.showing import counted
 from actors.system import AgentSystem
 from actors.target import CommandError

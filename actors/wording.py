@@ -223,7 +223,10 @@ def _is_of(task_id: str, only: str | None) -> bool:
 
 
 def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Say where a task is, why it is held or has failed, or for what it waits; `workers` are the living ones."""
+    """Say where a task is, why it is held or has failed, for what it waits, or how long it took.
+
+    `workers` are the living ones.
+    """
     note, now = str(row.note), time.time()
     if row.status == "running" and row.owner not in workers:
         return joined(note, WORKER_DIED)
@@ -231,6 +234,8 @@ def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:
         note = f"{note} {until(row.due, now)}"
     if row.status in ("queued", "waiting") and not has_worker(row, workers):
         return joined(note, "no live worker knows this agent" if workers else "no worker runs")
+    if row.status == "completed":
+        return f"took {span(row.updated - row.created)}"
     if row.status == "queued" and row.due is not None and row.due > now:
         return joined(note, f"restarts in {span(row.due - now)}")
     return note

@@ -161,7 +161,6 @@ def test_each_update_has_its_line() -> None:
         "finished  2  idempotent",
         "again     what was said above counts no more",
         "waiting   4  for signal word",
-        "waiting   all it does is wait",
         "held      in doubt: step 3: nobody knows; what leads out tells: perdure show t",
         "decided   3  given up, by ann",
         "released  by bob",
@@ -186,9 +185,25 @@ def test_what_a_task_waits_for_has_the_command_that_brings_it() -> None:
         'waiting   4  for approval "pay 20\\nto acme"',
         "waiting   5  for approval 9",
         (
-            "waiting   6  for signal go, signal a word, now  perdure signal t go JSON --store sqlite:///x.db"
+            "waiting   6  for signal go, signal a word now  perdure signal t go JSON --store sqlite:///x.db"
             "  perdure signal t 'a word' JSON --store sqlite:///x.db"
         ),
+    ]
+
+
+def test_a_task_that_only_waits_is_said_to_where_it_was_not_said_for_what() -> None:
+    lines = printed(
+        TaskWaiting(1, 1.0, 0.0, "", ""),
+        TaskWaiting(2, 1.0, None, "child t/1", "2"),
+        TaskWaiting(3, 1.0, None, "", ""),
+        WaitOver(4, 1.0, "2", "child t/1", False),
+        TaskWaiting(5, 1.0, None, "", ""),
+    ).splitlines()
+    assert lines == [
+        "waiting   goes on now",
+        "waiting   2  for child t/1",
+        "finished  2  child t/1",
+        "waiting   for what others bring",
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from actors.definitions import AnyAgent
 from actors.leaving import Signals
 from actors.ref import TaskRef
-from actors.saying import say
+from actors.saying import INDENT, say
 from actors.showing import counted
 from actors.system import GRACE, AgentSystem
 from actors.task_log import TaskLog
@@ -147,8 +147,9 @@ class Follower:
         dues = [due.at for due in wait.first_due()]
         due = f" {until(min(dues), now)}" if dues else ""
         signals = [source.name for source in wait.sources if source.kind == SIGNAL]
-        how = [how_to_signal(self.task.id, name, self._options) for name in signals]
-        self._say("waiting", plain("  ".join([f"{path}  for {wait_text(self.task, wait)}{due}", *how])))
+        self._say("waiting", plain(f"{path}  for {wait_text(self.task, wait)}{due}"))
+        for name in signals:
+            self._say("", " " * INDENT + plain(how_to_signal(self.task.id, name, self._options)))
 
     def look(self) -> None:
         """Read on, and tell. Raises UnreadableTaskError, StoreUnavailableError."""

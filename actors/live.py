@@ -12,7 +12,7 @@ import typer
 
 from actors.documents import update_document
 from actors.ref import TaskRef
-from actors.saying import head_of
+from actors.saying import INDENT, head_of
 from actors.system import AgentSystem
 from actors.updates import (
     ApprovalAnswered,
@@ -37,8 +37,6 @@ from domain.values import loads
 from domain.waits import APPROVAL
 from stores import Store
 
-INDENT = 10
-"""Columns that stand before the text of a line."""
 TEXT = "text"
 """The channel whose pieces go on in one line."""
 DETAILS = 300
@@ -188,7 +186,8 @@ class Printer:
             return f"goes on {due}" if due else "for what others bring"
         self._waits.add(waiting.path)
         text = f"{waiting.path}  for {self._for(waiting.what)} {due}".rstrip()
-        return plain("  ".join([text, *(how_to_signal(self._id, name, self._options) for name in waiting.signals)]))
+        how = [plain(how_to_signal(self._id, name, self._options)) for name in waiting.signals]
+        return f"\n{' ' * INDENT}".join([plain(text), *how])
 
     def _for(self, what: str) -> str:
         """Give what is waited for, an approval by its question where that was told."""

@@ -6,6 +6,9 @@ from contextlib import suppress
 
 import typer
 
+INDENT = 10
+"""Columns that stand before the text of a line."""
+
 _COLOURS = {
     "running": "cyan", "finished": "green", "failed": "red", "crashed": "red", "in doubt": "yellow",
     "replayed": "bright_black", "recorded": "bright_black", "waiting": "yellow", "asks": "yellow",
@@ -23,4 +26,4 @@ def say(word: str, text: str) -> None:
 
 def head_of(word: str) -> str:
     """Give the beginning of a line: its first word, coloured where it is written to a terminal."""
-    return typer.style(f"{word:<8}  ", fg=_COLOURS.get(word))
+    return typer.style(f"{word:<{INDENT - 2}}  ", fg=_COLOURS.get(word))

@@ -184,10 +184,9 @@ def test_what_a_task_waits_for_has_the_command_that_brings_it() -> None:
         """asks      3  "sure?"  perdure approve 't#3@51a2b3' --store sqlite:///x.db""",
         'waiting   4  for approval "pay 20\\nto acme"',
         "waiting   5  for approval 9",
-        (
-            "waiting   6  for signal go, signal a word now  perdure signal t go JSON --store sqlite:///x.db"
-            "  perdure signal t 'a word' JSON --store sqlite:///x.db"
-        ),
+        "waiting   6  for signal go, signal a word now",
+        "          perdure signal t go JSON --store sqlite:///x.db",
+        "          perdure signal t 'a word' JSON --store sqlite:///x.db",
     ]
 
 
@@ -295,11 +294,10 @@ def test_who_follows_can_answer_with_the_commands_that_are_shown(shell: Shell) -
         client.spawn(agent_named("asking"), id="a")
     with shell.start("run", "talk.py:asking", "--id", "a"), shell.start("show", "a", "--follow") as following:
         assert following.process.stdout is not None
-        for word in ("asks", "waiting   3"):
-            line = next(line for line in following.process.stdout if line.startswith(word))
-            (command,) = re.findall(r"perdure (.*)", line)
-            words = shlex.split(command.replace("JSON", "'[1]'"))
-            assert shell(*words, *(["--value", '"yes"'] if word == "asks" else [])).returncode == 0
+        for verb, more in (("approve", ["--value", '"yes"']), ("signal", [])):
+            command = next(line for line in following.process.stdout if f"perdure {verb}" in line)
+            words = shlex.split(command.partition("perdure ")[2].replace("JSON", "'[1]'"))
+            assert shell(*words, *more).returncode == 0
         code, out, err = following.end()
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "ended     a  completed"

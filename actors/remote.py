@@ -7,13 +7,11 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from inspect import formatannotation
 from typing import Any, Protocol, TypeVar
 
 from actors.activation import GRACE
 from actors.approvals import Decision, decision_of
 from actors.context import refuse_inside_agent, refuse_on_loop
-from actors.definitions import find_agent, find_step
 from actors.deleting import delete_task
 from actors.info import checked
 from actors.mapper import is_stream
@@ -22,19 +20,12 @@ from actors.pausing import checked_signal
 from actors.runtime import Runtime
 from actors.task_log import TaskLog
 from actors.view import pause_id as id_of
-from domain.errors import (
-    AlreadyDecidedError,
-    PerdureError,
-    ResolveError,
-    UnknownAgentError,
-    UnknownApprovalError,
-    UnknownTaskError,
-)
+from domain.errors import AlreadyDecidedError, PerdureError, UnknownApprovalError, UnknownTaskError
 from domain.events import TaskEvent
 from domain.retry import MOST_SECONDS
 from domain.state import ENDED, UNREADABLE
 from domain.task import AgentTask
-from domain.values import Json, convert, decode
+from domain.values import decode
 from stores import IndexRow
 
 T = TypeVar("T")
@@ -245,8 +236,7 @@ class Reached:
         """Decide what became of the step in question: it happened, with `value`; or `rerun` it; or give it up (`fail`).
 
         A value is converted by the step's return annotation when it is handed to the agent. Raises ResolveError where
-        the task is not held because of this step, or where the value does not fit the step, if this process has
-        imported it (else the task is held again when that is seen); TaskEndedError, UnstorableValueError.
+        the task is not held because of this step, TaskEndedError, UnstorableValueError.
         """
         refuse_on_loop("resolve()", "await resolve_async()")
         if (value is not NOT_GIVEN) + rerun + fail != 1:
@@ -254,14 +244,7 @@ class Reached:
         decision = "rerun" if rerun else "fail" if fail else "value"
         limit, who = self._system.runtime.value_limit, _who(by)
         encoded = checked(value, limit) if decision == "value" else None
-
-        def decide(task: AgentTask, now: float) -> list[TaskEvent]:
-            events = task.resolve(now, path, decision, encoded, who)
-            if decision == "value":
-                _refuse_unfit(task, path, encoded)
-            return events
-
-        self._append(decide)
+        self._append(lambda task, now: task.resolve(now, path, decision, encoded, who))
 
     async def resolve_async(
         self, path: str, *, value: Any = NOT_GIVEN, rerun: bool = False, fail: bool = False, by: str | None = None
@@ -321,23 +304,6 @@ def _path_of(task: AgentTask, asked: str) -> str:
         if id_of(task.id, task.birth, path) == asked:
             return path
     raise UnknownApprovalError(f"task {task.id} has not asked for an approval {asked!r}", task_id=task.id)
-
-
-def _refuse_unfit(task: AgentTask, path: str, encoded: Json) -> None:
-    """Refuse a value that is none of a step's, where this process knows the step. Raises ResolveError."""
-    record = task.steps.get(path)
-    if record is None:
-        return
-    try:
-        step = find_step(record.name, find_agent(task.agent).file)
-    except (LookupError, UnknownAgentError):
-        return
-    try:
-        convert(decode(encoded), step.returns)
-    except ValueError as error:
-        gives = f"step {path} {record.name} gives {formatannotation(step.returns)}, and this value does not fit"
-        message = f"task {task.id}: {gives}: {error}; nothing was changed"
-        raise ResolveError(message, task_id=task.id) from None
 
 
 def _checked_text(what: str, text: object) -> str:

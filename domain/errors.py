@@ -259,7 +259,7 @@ class TaskNotEndedError(TaskError):
 
 
 class ResolveError(TaskError):
-    """Raised when a task is resolved or released that is not held, or with a path or a value that does not fit."""
+    """Raised when a task is resolved or released that is not held, or at a path that is not in question."""
 
 
 class SignalConflictError(TaskError):

@@ -301,8 +301,14 @@ def test_a_value_that_does_not_fit_the_step_is_refused_at_once_where_the_code_is
     words = ("run", "work.py:invoice", "acme", "--id", "i")
     assert [shell(*words).returncode, shell(*words).returncode] == [-signal.SIGKILL, 3]
     (shell.folder / "other.py").write_text("from actors import agent\n@agent\ndef another(): ...\n")
+    by_name = "from actors import *\n@agent\ndef invoice(who): run_step('pay', print, who)\n"
+    (shell.folder / "named.py").write_text(by_name)
     wrong = [
         (["work.py", "5"], "task i: step 1 pay gives str, and this value does not fit: expected str, found 5 (int)"),
+        (
+            ["named.py", "5"],
+            "named.py: step 'pay': this process has no step of that name: nothing was changed; without",
+        ),
         (["other.py", '"txn"'], "other.py has no agent invoice, of which task i is one: nothing was changed"),
     ]
     for (code, value), message in wrong:

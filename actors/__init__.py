@@ -103,8 +103,14 @@ from actors.remote import Cancellation  # noqa: E402
 from actors.system import AgentSystem  # noqa: E402
 from actors.undo import compensate  # noqa: E402
 from actors.updates import (  # noqa: E402
+    ApprovalAnswered,
+    ApprovalAsked,
+    CancelAsked,
+    ChildBegan,
+    ChildEnded,
     Emitted,
     Reset,
+    SignalArrived,
     StepBegan,
     StepEnded,
     TaskEnded,
@@ -112,6 +118,7 @@ from actors.updates import (  # noqa: E402
     TaskReleased,
     TaskWaiting,
     Update,
+    WaitOver,
 )
 from actors.view import ApprovalView, StepView, TaskView  # noqa: E402
 from actors.watching import Watch  # noqa: E402
@@ -176,13 +183,18 @@ __all__ = [
     "AgentSystem",
     "AlreadyDecidedError",
     "Approval",
+    "ApprovalAnswered",
+    "ApprovalAsked",
     "ApprovalView",
     "AskTimeoutError",
     "AsyncAgent",
     "AsyncStep",
     "Awaited",
     "BlockingCallError",
+    "CancelAsked",
     "Cancellation",
+    "ChildBegan",
+    "ChildEnded",
     "ChildError",
     "ChildRef",
     "Decision",
@@ -217,6 +229,7 @@ __all__ = [
     "ResolveError",
     "RetryPolicy",
     "Signal",
+    "SignalArrived",
     "SignalConflictError",
     "Step",
     "StepBegan",
@@ -258,6 +271,7 @@ __all__ = [
     "UnreadableTaskError",
     "UnstorableValueError",
     "Update",
+    "WaitOver",
     "WaitTimeoutError",
     "Watch",
     "agent",

@@ -87,7 +87,11 @@ def run(
     id: Annotated[str, typer.Option("--id", metavar="ID", help="The task's id, the same each time.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARG", help="JSON, else text; as the agent's annotations say.", show_default=False),
+        typer.Argument(
+            metavar="ARG",
+            help='A text or JSON, as the agent\'s annotations say; a list: \'["a", "b"]\'.',
+            show_default=False,
+        ),
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:

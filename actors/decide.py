@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from contextlib import closing
+from inspect import formatannotation
 from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from actors.command import DEFAULT_STORE, StoreUrl, TaskId, existing, full_id
+from actors.definitions import find_agent, find_step, known_agents
 from actors.system import AgentSystem
-from actors.target import CommandError, parse_json
+from actors.target import CommandError, load_agents, parse_json
+from actors.task_log import TaskLog
 from actors.wording import has_worker, plain
 from domain.state import ENDED
-from domain.values import decode
+from domain.task import AgentTask
+from domain.values import convert, decode
 from stores import Store
 
 By = Annotated[
@@ -29,19 +33,32 @@ def resolve(
     ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="It did not happen: run it again.")] = False,
     fail: Annotated[bool, typer.Option("--fail", help="Give it up: the agent gets a StepError.")] = False,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            "--code", metavar="MODULE_OR_FILE", help="Where the step is: whether the value fits it is checked."
+        ),
+    ] = None,
     by: By = None,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Decide what became of the step for which a task is held.
 
     Exactly one of --value, --rerun and --fail. A worker, or the task's own `perdure run` again, then goes on with it.
+
+    A value has to fit what the step is annotated to return. With --code that is checked here and now, and a value that
+    does not fit is refused; else it is seen when the task goes on, and the task is held again.
     """
     if (value is not None) + rerun + fail != 1:
         raise CommandError("say exactly one of --value JSON, --rerun and --fail")
+    if code is not None:
+        load_agents([code])
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
         if value is not None:
             given = parsed(value)
+            if code is not None:
+                _check_value(TaskLog(opened).load(task.id), path, given, code)
             task.resolve(path, value=given, by=by)
             what = f"step {path} happened, with {value}"
         else:
@@ -59,6 +76,29 @@ def release(id: TaskId, by: By = None, store: StoreUrl = DEFAULT_STORE) -> None:
         task = system.task(full_id(opened, id))
         task.release(by=by)
         typer.echo(plain(f"{task.id}: released. {what_next(opened, task.id)}"))
+
+
+def _check_value(task: AgentTask, path: str, value: object, code: str) -> None:
+    """Refuse a value that is none of what a step returns, by its annotation. Raises CommandError.
+
+    The step is known by its name alone. What an agent does by `run_step` has none here: that is said too.
+    """
+    record = task.steps.get(path)
+    if record is None or path != task.question:
+        return  # the decision itself is refused, with what is in question
+    if task.agent not in known_agents():
+        raise CommandError(f"{code} has no agent {task.agent}, of which task {task.id} is one: nothing was changed")
+    try:
+        step = find_step(record.name, find_agent(task.agent).file)
+    except LookupError as error:
+        raise CommandError(
+            f"{code}: {error}: nothing was changed; without --code the value is taken as it is"
+        ) from None
+    try:
+        convert(value, step.returns)
+    except ValueError as error:
+        gives = f"step {path} {record.name} gives {formatannotation(step.returns)}, and this value does not fit"
+        raise CommandError(f"task {task.id}: {gives}: {error}; nothing was changed") from None
 
 
 def parsed(text: str, what: str = "--value") -> Any:

@@ -24,6 +24,7 @@ from actors.demo_agent import AFTER_THE_RECORD, IN_THE_GAP, NOTES, STORE, TODO
 from actors.demo_play import count, event_line
 from actors.demo_prose import Prose
 from actors.demo_stage import Ending, MailServer, in_good_order, mail_server, run_module
+from actors.showing import counted
 from actors.system import AgentSystem
 from domain.errors import UnknownTaskError
 from domain.events import Activated, StepFailed, StepStarted, StepSucceeded, TaskEvent
@@ -130,10 +131,11 @@ class Played:
             yield f"act {act.number}: the two runs ended by {codes}, not by SIGKILL and 0"
         mails, ids = len(self.message_ids), len(set(self.message_ids))
         if (mails, ids) != (act.mails, act.ids):
-            yield f"act {act.number}: the mailbox has {mails} e-mails ({ids} different), not {act.mails} ({act.ids})"
+            has = f"{counted(mails, 'e-mail')} ({ids} different)"
+            yield f"act {act.number}: the mailbox has {has}, not {act.mails} ({act.ids})"
         ends = sum(isinstance(event, StepSucceeded) and event.name == "send_email" for event in self.events)
         if ends != act.logged:
-            yield f"act {act.number}: the log has send_email as finished {ends} times, not {act.logged:d}"
+            yield f"act {act.number}: the log has send_email as finished {counted(ends, 'time')}, not {act.logged:d}"
         if not self.ticked:
             yield f"act {act.number}: the task is not marked complete"
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from actors.showing import counted
 from domain.events import Activated, StepFailed, StepStarted, StepSucceeded, TaskEvent
 
 BEFORE, GAP, AFTER, ASKS, TOLD = "before", "gap", "after", "asks", "told"
@@ -222,5 +223,5 @@ def count(message_ids: Sequence[str]) -> list[str]:
     """Count the mails of a mailbox, and say of several whether they are one to the world."""
     mails, different = len(message_ids), len(set(message_ids))
     if mails < 2:
-        return [f"{mails} e-mail{'' if mails else 's'}"]
+        return [counted(mails, "e-mail")]
     return [f"{mails} e-mails", "same Message-ID" if different == 1 else f"{different} Message-IDs"]

@@ -13,7 +13,7 @@ from typing import Any
 from actors.check import Verdict
 from actors.history import history_text, to_history
 from actors.showing import plain_json
-from actors.updates import Emitted, Update
+from actors.updates import ApprovalAsked, Update
 from actors.view import ApprovalView, describe, state_of
 from domain.events import Completed, Released, StepSucceeded, TaskEvent
 from domain.faults import Fault
@@ -112,8 +112,8 @@ def update_document(update: Update) -> dict[str, Any]:
     """Give an update as a program reads it: its cursor, its class as the type, its time, and its own fields."""
     facts = dict(vars(update))
     document = {"cursor": facts.pop("cursor"), "type": type(update).__name__, "at": moment(facts.pop("at"))}
-    if isinstance(update, Emitted):
-        facts["value"] = plain_json(loads(facts.pop("stored")))
+    if "stored" in facts:
+        facts["details" if isinstance(update, ApprovalAsked) else "value"] = plain_json(loads(facts.pop("stored")))
     times = {name: moment(facts[name]) for name in ("until", "retry_at") if name in facts}
     return document | facts | times
 

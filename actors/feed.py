@@ -217,7 +217,7 @@ def _events(log: TaskLog, row: IndexRow, version: int) -> tuple[_Items, Unreadab
     items: _Items = []
     try:
         for event in log.events.get(row.id, gt=version, lte=row.head, limit=PAGE, birth=row.birth):
-            items.append((cursor_of(event.originator_version), update_of(event)))
+            items.append((cursor_of(event.originator_version), update_of(event, row.birth)))
     except UnreadableTaskError as error:
         return items, error
     last = place_of(items[-1][0])[0] if items else version

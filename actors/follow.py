@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from shlex import quote
 from typing import Any, cast
-
-import typer
 
 from actors.definitions import AnyAgent
 from actors.leaving import Signals
 from actors.ref import TaskRef
+from actors.saying import INDENT, say
+from actors.showing import counted
 from actors.system import GRACE, AgentSystem
 from actors.task_log import TaskLog
 from actors.view import clock_time, headline, pause_id, wait_name, wait_text
@@ -26,6 +25,8 @@ from actors.wording import (
     decision,
     held_text,
     how_it_ended,
+    how_to_answer,
+    how_to_signal,
     named,
     outcome_of,
     plain,
@@ -64,6 +65,7 @@ from domain.record import STEP, StepRecord
 from domain.state import CANCEL, FOR_CODE, STRIKES, Status
 from domain.task import AgentTask
 from domain.values import Json
+from domain.waits import SIGNAL, Wait
 from stores import Store, StoreUnavailableError
 
 GOING_ON: tuple[Status, ...] = ("queued", "running", "waiting")
@@ -78,12 +80,6 @@ REPLAYED_LINES = 20
 """Replayed steps that have a line each; of more of them the first share one line."""
 
 _LONGEST = 300  # characters that are told of an outcome
-_COLOURS = {
-    "running": "cyan", "finished": "green", "failed": "red", "crashed": "red", "in doubt": "yellow",
-    "replayed": "bright_black", "recorded": "bright_black", "waiting": "yellow", "asks": "yellow",
-    "decided": "bright_black",
-}  # fmt: skip
-
 Say = Callable[[str, str], None]
 """Prints a line: its first word, and the rest."""
 
@@ -102,7 +98,7 @@ class Follower:
         self.task = _folded(None, ref.events())
         self._met = self.task.version
         self._ours = ""
-        self._paused = False
+        self._paused = self._has_told_waits = False
 
     @property
     def is_settled(self) -> bool:
@@ -129,17 +125,31 @@ class Follower:
                     self._tell_record(record, "running")
                 else:
                     self._tell_done(record, "finished")
-        elif self.task.status == "waiting" and self.task.due is not None:
-            self._say("waiting", plain(f"{headline(self.task)} {until(self.task.due, time.time())}"))
-            self._ask_again()
+        elif self.task.status == "waiting":
+            if not self.task.waiting:
+                due = "" if self.task.due is None else f" {until(self.task.due, time.time())}"
+                self._say("waiting", plain(f"{headline(self.task)}{due}"))
+            self._tell_waits()
+            self._has_told_waits = True
 
-    def _ask_again(self) -> None:
+    def _tell_waits(self) -> None:
+        """Say again what is asked of others, and what is waited for."""
         for path in self.task.asked_for:
             self._ask(path, self.task.pauses[path].label)
+        for path, wait in self.task.waiting.items():
+            self._tell_wait(wait, path, time.time())
 
     def _ask(self, path: str, question: str) -> None:
-        pause = quote(pause_id(self.task.id, self.task.birth, path))
-        self._say("asks", plain(f'{path}  "{question}"  perdure approve {pause}{self._options}'))
+        pause = pause_id(self.task.id, self.task.birth, path)
+        self._say("asks", plain(f'{path}  "{question}"  {how_to_answer(pause, self._options)}'))
+
+    def _tell_wait(self, wait: Wait, path: str, now: float) -> None:
+        dues = [due.at for due in wait.first_due()]
+        due = f" {until(min(dues), now)}" if dues else ""
+        signals = [source.name for source in wait.sources if source.kind == SIGNAL]
+        self._say("waiting", plain(f"{path}  for {wait_text(self.task, wait)}{due}"))
+        for name in signals:
+            self._say("", " " * INDENT + plain(how_to_signal(self.task.id, name, self._options)))
 
     def look(self) -> None:
         """Read on, and tell. Raises UnreadableTaskError, StoreUnavailableError."""
@@ -173,12 +183,10 @@ class Follower:
     def _tell_news(self, event: TaskEvent) -> None:
         """Tell of waits, of what came from outside, and of what follows from that."""
         if isinstance(event, WaitBegan):
-            wait = self.task.waiting[event.path]
-            dues = [due.at for due in wait.first_due()]
-            due = f" {until(min(dues), event.timestamp)}" if dues else ""
-            self._say("waiting", plain(f"{event.path}  for {wait_text(self.task, wait)}{due}"))
+            self._tell_wait(self.task.waiting[event.path], event.path, event.timestamp)
         elif isinstance(event, WaitEnded):
-            self._say("finished", f"{named(event.path, wait_name(event))}  {how_it_ended(event)}")
+            how = "" if event.signal else how_it_ended(event)
+            self._say("finished", f"{named(event.path, wait_name(event))}  {how}".rstrip())
         elif isinstance(event, SignalReceived):
             self._say("received", received_text(event))
         elif isinstance(event, ApprovalRequested):
@@ -199,7 +207,7 @@ class Follower:
         if paused or (isinstance(following, Held) and following.reason == STRIKES):  # told already; not called
             return
         done = [record for record in self._steps() if record.outcome is not None]
-        first = len(done) - REPLAYED_LINES if len(done) > REPLAYED_LINES else 0
+        first = len(done) - REPLAYED_LINES if len(done) > REPLAYED_LINES + 1 else 0
         if first:
             self._say("replayed", f"{done[0].path} … {done[first - 1].path}  ({first:,} steps)")
         for record in done[first:]:
@@ -207,7 +215,9 @@ class Follower:
         for record in self.task.doubts:
             started = f"began {clock_time(record.started)}, its end is not in the log"
             self._say("in doubt", f"{named(record.path, record.name, record.label, record.attempt)}  {started}")
-        self._ask_again()
+        if not self._has_told_waits:
+            self._tell_waits()
+        self._has_told_waits = False
 
     def _steps(self) -> list[StepRecord]:
         return [record for record in self.task.steps.values() if record.kind == STEP]
@@ -268,7 +278,7 @@ def run_task(
     with AgentSystem(store, run=False) as client:
         ref: TaskRef[Any] = client.spawn(cast("Callable[..., Any]", agent), *arguments, id=task_id)
         count = len(store.recorder.select_entries(status=OPEN))
-        say("", f"perdure: {store.url} · {count} task{'s' if count != 1 else ''} open")
+        say("", f"perdure: {store.url} · {counted(count, 'task')} open")
         follower = Follower(ref, say, options)
         if follower.is_settled and not follower.is_held_for_code and not called_off_children(store, follower.task):
             if follower.task.ending is not None:
@@ -367,19 +377,6 @@ def _follow(follower: Follower, hint: threading.Event, signals: Signals, stays: 
         second_look = second_look and not follower.has_news and not hinted and time.monotonic() < until
         if follower.is_settled and not second_look and not stays():
             return
-
-
-def say(word: str, text: str) -> None:
-    """Print a line on standard error: its first word, coloured on a terminal, and the rest."""
-    head = head_of(word) if word else ""
-    if head or text:
-        with suppress(OSError):  # whether anybody can read it decides nothing about the task
-            typer.echo(head + text, err=True)
-
-
-def head_of(word: str) -> str:
-    """Give the beginning of a line: its first word, coloured where it is written to a terminal."""
-    return typer.style(f"{word:<8}  ", fg=_COLOURS.get(word))
 
 
 def _folded(task: AgentTask | None, events: list[TaskEvent]) -> AgentTask:

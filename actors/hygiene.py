@@ -15,6 +15,7 @@ from actors.entity_log import EntityLog
 from actors.keeping import checked_endings
 from actors.mapper import is_stream
 from actors.patience import Patience
+from actors.showing import counted
 from actors.system import AgentSystem
 from actors.target import CommandError
 from actors.task_log import TaskLog
@@ -29,7 +30,7 @@ UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 def delete(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The task's whole id.", show_default=False)] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="The task's whole id.", show_default=False)] = None,
     older_than: Annotated[
         str | None, typer.Option("--older-than", metavar="AGE", help="All that ended so long ago: 90s, 45m, 12h, 30d.")
     ] = None,
@@ -65,7 +66,7 @@ def delete(
         deleted = 1
         if id is None:
             deleted = system.delete_ended(age_of(older_than or ""), status=_endings(status))
-            typer.echo(f"{deleted:,} task{'s' if deleted != 1 else ''} deleted")
+            typer.echo(f"{counted(deleted, 'task')} deleted")
         elif entity is not None:
             _delete_entity(opened, entity, id)
         else:
@@ -88,9 +89,9 @@ def _check_id(store: Store, id: str) -> None:
     try:
         full = full_id(store, id)
     except CommandError as error:
-        raise CommandError(f"there is no task {id!r}, and the whole id is wanted to delete one; {error}") from None
+        raise CommandError(f"{error}; to delete a task its whole id is wanted") from None
     if full != id:
-        raise CommandError(f"there is no task {id!r}, and the whole id is wanted to delete one: {quote(full)}")
+        raise CommandError(f"there is no task {id!r}: to delete one its whole id is wanted, such as {quote(full)}")
 
 
 def _endings(status: str | None) -> Collection[Status]:
@@ -153,9 +154,10 @@ def verify_store(store: StoreUrl = DEFAULT_STORE) -> None:
     except StoreCorruptError as error:
         typer.echo(plain(str(error)))
         raise typer.Exit(1) from None
-    verdict = "sound" if not wrong else f"{wrong:,} thing{'s are' if wrong != 1 else ' is'} wrong"
-    entities = f", {read.entities:,} entities" if read.entities else ""
-    typer.echo(plain(f"{url}: {read.tasks:,} tasks{entities}, {read.events:,} events: {verdict}"), err=wrong > 0)
+    verdict = "sound" if not wrong else f"{counted(wrong, 'thing is', 'things are')} wrong"
+    found = [counted(read.tasks, "task"), counted(read.events, "event")]
+    found[1:1] = [counted(read.entities, "entity", "entities")] if read.entities else []
+    typer.echo(plain(f"{url}: {', '.join(found)}: {verdict}"), err=wrong > 0)
     if wrong:
         raise typer.Exit(1)
 
@@ -170,7 +172,9 @@ def reindex(store: StoreUrl = DEFAULT_STORE) -> None:
     with closing(existing(store)) as opened:
         rows = TaskLog(opened).rebuild_index()
         entities = sum(is_stream(row.id) for row in rows)
-        typer.echo(plain(f"{opened.url}: {len(rows) - entities:,} tasks, {entities:,} entities"))
+        typer.echo(
+            plain(f"{opened.url}: {counted(len(rows) - entities, 'task')}, {counted(entities, 'entity', 'entities')}")
+        )
     unreadable = [row for row in rows if row.hold == UNREADABLE]
     for row in unreadable:
         typer.echo(plain(row.note), err=True)

@@ -14,14 +14,25 @@ from actors.documents import row_document, task_document, text_of
 from actors.outline import outline_of_store
 from actors.target import CommandError
 from actors.task_log import TaskLog
-from actors.view import called_off, cancelled_text, owed_undos
-from actors.wording import columns, fitted, held_text, plain, status_line, traceback_text, where
+from actors.view import called_off, cancelled_text, owed_undos, pause_id
+from actors.wording import (
+    columns,
+    fitted,
+    held_text,
+    how_to_answer,
+    how_to_signal,
+    plain,
+    status_line,
+    traceback_text,
+    where,
+)
 from domain.errors import UnknownTaskError, UnreadableTaskError
 from domain.events import Cancelled, Failed, TaskEvent
 from domain.faults import Fault
 from domain.fold import fold
 from domain.state import Status
 from domain.task import AgentTask
+from domain.waits import SIGNAL
 from stores import Store
 
 
@@ -58,7 +69,7 @@ def show(
         int | None, typer.Option("--after", metavar="CURSOR", help="With --follow: go on behind it.")
     ] = None,
 ) -> None:
-    """Show a task's log as a table, and why it is held or failed.
+    """Show a task's log as a table, and why it is held or failed, or who can answer it and how.
 
     Of a log that cannot be read it shows what stands before the damage. Exit code 1 then. With --json it prints all
     that is known of the task; as a file it is a history, which `actors.testing.replay_history` replays.
@@ -71,7 +82,7 @@ def show(
     with closing(existing(store, looks=True)) as opened:
         task_id = full_id(opened, id)
         if follow:
-            _follow(opened, task_id, after or 0, as_json=as_json)
+            _follow(opened, task_id, after or 0, as_json=as_json, options=options(store))
             return
         task, events, error = _read_log(opened, task_id)
         workers = opened.workers.live()
@@ -88,11 +99,11 @@ def show(
         _tell_ending(task, store)
 
 
-def _follow(store: Store, id: str, after: int, *, as_json: bool) -> None:
+def _follow(store: Store, id: str, after: int, *, as_json: bool, options: str) -> None:
     from actors.live import follow_task  # noqa: PLC0415  for who looks on
 
     try:
-        follow_task(store, id, after, as_json=as_json)
+        follow_task(store, id, after, as_json=as_json, options=options)
     except UnreadableTaskError as error:
         _refuse_damaged(error)
     except KeyboardInterrupt:
@@ -117,6 +128,7 @@ def tree(store: StoreUrl = DEFAULT_STORE) -> None:
 
 def _tell_ending(task: AgentTask, store: str) -> None:
     _tell_owed(task)
+    _tell_asked(task, options(store))
     if task.held is not None:
         typer.echo("\n" + held_text(task, options(store)))
     elif isinstance(task.ending, Cancelled):
@@ -136,6 +148,19 @@ def _tell_owed(task: AgentTask) -> None:
         lines += [f"  {undo}" for undo in owed]
     if lines:
         typer.echo("\n" + "\n".join(plain(line) for line in lines))
+
+
+def _tell_asked(task: AgentTask, options: str) -> None:
+    """Say what others can bring to a task that has not ended, with the command."""
+    if task.ending is not None:
+        return
+    asked = [task.pauses[path] for path in task.asked_for]
+    lines = [(f'asks "{one.label}"', how_to_answer(pause_id(task.id, task.birth, one.path), options)) for one in asked]
+    sources = [source for wait in task.waiting.values() for source in wait.sources]
+    names = dict.fromkeys(source.name for source in sources if source.kind == SIGNAL)
+    lines += [(f"waits for signal {name}", how_to_signal(task.id, name, options)) for name in names]
+    if lines:
+        typer.echo("\n" + "\n".join(f"{plain(f'{task.id}  {what}')}\n  {plain(how)}" for what, how in lines))
 
 
 def _read_log(store: Store, id: str) -> tuple[AgentTask | None, list[TaskEvent], UnreadableTaskError | None]:

@@ -10,6 +10,7 @@ from typing import Any
 from actors.entities import Entities
 from actors.groups import Child, Group, group_rows, load_group
 from actors.mapper import SEPARATOR
+from actors.showing import counted
 from actors.task_log import TaskLog
 from actors.tree import SupervisionTree
 from actors.view import headline
@@ -69,7 +70,7 @@ def outline_of_process(tree: SupervisionTree | None, entities: Entities) -> Tree
             grouped[task.group if task is not None else ""].append(TreeNode("task", task_id, detail.rstrip()))
     for box, doing in entities.alive():
         if box.cls is not Group:
-            crashes = f", {box.crashes} crash{'es' if box.crashes > 1 else ''} in a row" if box.crashes else ""
+            crashes = f", {counted(box.crashes, 'crash', 'crashes')} in a row" if box.crashes else ""
             detail = f"{box.restart}, {doing}{crashes}"
             grouped[box.group].append(TreeNode("entity", str(box), detail))
     alone = grouped.pop("", [])

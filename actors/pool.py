@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from actors.follow import say
 from actors.leaving import Signals
+from actors.saying import say
 from actors.serve import AGAIN
 from domain.retry import restart_delay
 

@@ -168,9 +168,11 @@ class TaskRef(Reached, Generic[R]):
                     case Emitted(channel="text", value=text):
                         print(text, end="")
 
-        Updates are `StepBegan`, `StepEnded`, `Emitted`, `Reset`, `TaskWaiting`, `TaskHeld`, `TaskReleased` and, at
-        last, `TaskEnded`; a hold ends nothing. Each has a cursor, an int that only grows, and serves a browser as
-        `Last-Event-ID`: with `after` one goes on behind it, in any process, without a gap or a repeat.
+        Updates are `StepBegan`, `StepEnded`, `Emitted`, `Reset`; `TaskWaiting` and `WaitOver`; `ApprovalAsked`, with
+        the id by which it is answered, and `ApprovalAnswered`; `SignalArrived`; `ChildBegan`, `ChildEnded`;
+        `CancelAsked`; `TaskHeld`, `TaskReleased`; and, at last, `TaskEnded`. A hold ends nothing. Each has a cursor, an
+        int that only grows, and serves a browser as `Last-Event-ID`: with `after` one goes on behind it, in any
+        process, without a gap or a repeat. Releases may add kinds.
 
         Not guaranteed: what `emit` does not. An update of another process is seen within 50 ms while the task runs,
         else within half a second.

@@ -25,6 +25,7 @@ from actors.command import (
 from actors.definitions import AnyAgent, find_agent, known_agents
 from actors.documents import check_document, text_of
 from actors.replay import CRASHES, HANGS, Misfit, OneThread, Replay, Stop, replay, under_debugger
+from actors.showing import counted
 from actors.target import CommandError, load_agent, load_agents
 from actors.task_log import TaskLog
 from actors.view import clock_time
@@ -59,6 +60,10 @@ def check_tasks(
     timeout: Annotated[
         float, typer.Option(metavar="S", help="Seconds that the agent's own code may take, for each task.")
     ] = LIMIT,
+    partial: Annotated[
+        bool,
+        typer.Option("--partial", help="Others use the store too: tasks of agents that are not here do not count."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Replay the open tasks with today's code: which do not fit?
@@ -69,7 +74,9 @@ def check_tasks(
 
     A task with a step in doubt that a person decides is counted apart; it fits.
 
-    Exit code: 0 when all fit, 1 when a task would be held, would crash or would hang, 2 not checked.
+    Exit code: 0 when all fit; 1 when a task would be held, would crash or would hang; 2 not checked; 3 when all that
+    were looked at fit, but some were not: their agents are in none of these modules (renamed without an alias, or
+    another program's, for which there is --partial), and no worker of this code would run them.
     """
     if not timeout > 0:
         raise CommandError(f"--timeout is a number of seconds above 0, not {timeout:g}")
@@ -82,7 +89,7 @@ def check_tasks(
         words = Counter(verdict.word for verdict in verdicts)
         counts = {word.replace(" ", "_"): words[word] for word in WORDS}
         write(text_of(check_document(url, verdicts, counts)) if as_json else _report(verdicts, words, modules))
-        code = 1 if any(words[word] for word in UNFIT) else 0
+        code = 1 if any(words[word] for word in UNFIT) else 3 if words[NOT_HERE] and not partial else 0
         if words[HANGS]:
             sys.stderr.flush()
             os._exit(code)  # code that hangs would keep this process too
@@ -102,13 +109,15 @@ def _report(verdicts: list[Verdict], words: Counter[str], modules: list[str]) ->
     for agent, ids in strangers.items():
         more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
         lines.append(plain(f"not here  agent {agent}: {_tasks(len(ids))} ({_listed(ids[:SHOWN])}{more})"))
-    parts = [f"{_tasks(len(verdicts))}: {words[FITS]:,} fit", f"{words[HELD]:,} would be held"]
+    if not verdicts:
+        return "no task is open"
+    parts = [f"{_tasks(len(verdicts))}: {counted(words[FITS], 'fits', 'fit')}", f"{words[HELD]:,} would be held"]
     parts += [f"{words[CRASHES]:,} would crash"] if words[CRASHES] else []
     parts += [f"{words[HANGS]:,} would hang"] if words[HANGS] else []
     parts += [f"{words[IN_DOUBT]:,} in doubt"] if words[IN_DOUBT] else []
     parts += [f"{words[PERSON]:,} held for a person"] if words[PERSON] else []
     if words[NOT_HERE]:
-        parts.append(f"{words[NOT_HERE]:,} of agents that are not in {_listed(modules)}, and were not looked at")
+        parts.append(f"{words[NOT_HERE]:,} not looked at, as {_listed(modules)} has no such agent")
     return "\n".join([*lines, *([""] if lines else []), ", ".join(parts)])
 
 
@@ -143,7 +152,7 @@ def _why(misfit: Misfit) -> list[str]:
 
 
 def _tasks(count: int) -> str:
-    return f"{count:,} task{'s' if count != 1 else ''}"
+    return counted(count, "task")
 
 
 def _listed(words: list[str]) -> str:

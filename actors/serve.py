@@ -9,8 +9,10 @@ from contextlib import suppress
 from threading import Event
 
 from actors.command import SHOWN
-from actors.follow import OPEN, say
+from actors.follow import OPEN
 from actors.leaving import Signals
+from actors.saying import say
+from actors.showing import counted
 from actors.system import AgentSystem
 from actors.target import CommandError
 from actors.tree import SupervisionTree
@@ -76,14 +78,13 @@ def _say_opening(system: AgentSystem, name: str, agents: Collection[str]) -> Non
     count = len(store.recorder.select_entries(status=OPEN))
     first = sorted(agents)[:SHOWN]
     more = f" and {len(agents) - SHOWN:,} more" if len(agents) > SHOWN else ""
-    tasks = f"{count:,} task{'s' if count != 1 else ''} open"
-    say("", f"perdure: {store.url} · {tasks} · {name} runs {plain(', '.join(first))}{more}")
+    say("", f"perdure: {store.url} · {counted(count, 'task')} open · {name} runs {plain(', '.join(first))}{more}")
 
 
 def _say_stopping(tree: SupervisionTree, grace: float, who: str, *, alone: bool) -> None:
     """Say for what the worker still waits, if for anything."""
     tasks, steps = len(tree.directory.hosted()), tree.running()
     if tasks:
-        what = f"running step{'s' if steps != 1 else ''}" if steps else f"task{'s' if tasks != 1 else ''} between steps"
+        what = counted(steps, "running step") if steps else f"{counted(tasks, 'task')} between steps"
         second = "; a second signal leaves at once, as a crash does" if alone else ""
-        say("stopping", f"{who}up to {grace:g} s for {steps or tasks:,} {what}{second}")
+        say("stopping", f"{who}up to {grace:g} s for {what}{second}")

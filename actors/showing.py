@@ -62,6 +62,15 @@ def value_text(stored: Json) -> str:
     return _dumps(plain_json(stored))
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """Give a number of things, with the noun in its right form.
+
+    >>> counted(1, "task"), counted(2000, "task"), counted(0, "entity", "entities")
+    ('1 task', '2,000 tasks', '0 entities')
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def _dumps(plain: Json) -> str:
     return json.dumps(plain, ensure_ascii=False)
 

@@ -8,13 +8,14 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from inspect import Parameter, Signature
 from pathlib import Path
-from types import ModuleType, NoneType, SimpleNamespace
-from typing import Any, NoReturn, get_type_hints
+from shlex import quote
+from types import ModuleType, NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from actors.definitions import AnyAgent, AnyStep, known_agents
 from domain.values import convert
@@ -158,7 +159,8 @@ def read_arguments(agent: AnyAgent, words: list[str]) -> list[Any]:
     except TypeError as error:
         by_name = any(p.kind is Parameter.KEYWORD_ONLY for p in signature.parameters.values())
         hint = "; `run` passes arguments by position only, and what comes by name alone needs a default"
-        raise CommandError(f"agent {agent.name}{signature}: {error}{hint if by_name else ''}") from None
+        told = "".join(how_to_write(p.annotation, f"{p.name} is") for p in signature.parameters.values())
+        raise CommandError(f"agent {agent.name}{signature}: {error}{hint if by_name else told}") from None
     positional = [p for p in signature.parameters.values() if p.kind is not Parameter.KEYWORD_ONLY]
     values = []
     for number, word in enumerate(words):
@@ -166,8 +168,48 @@ def read_arguments(agent: AnyAgent, words: list[str]) -> list[Any]:
         try:
             values.append(read_argument(word, parameter.annotation))
         except ValueError as error:
-            raise CommandError(f"agent {agent.name}{signature}: argument {parameter.name}: {error}") from None
+            told = how_to_write(parameter.annotation)
+            raise CommandError(f"agent {agent.name}{signature}: argument {parameter.name}: {error}{told}") from None
     return values
+
+
+def how_to_write(annotation: Any, what: str = "write it as") -> str:
+    """Say how a list or a dict is written as one word of a command; empty for an annotation that asks for neither.
+
+    >>> print(how_to_write(list[str]), how_to_write(dict[str, tuple[int, float]] | None))
+    ; write it as JSON in quotes: '["a", "b"]' ; write it as JSON in quotes: '{"a": [1, 0.5]}'
+    """
+    sample = _sample(annotation)
+    return f"; {what} JSON in quotes: {quote(sample)}" if sample[:1] in ("[", "{") else ""
+
+
+def _sample(annotation: Any, number: int = 0) -> str:
+    """Give a JSON text that fits; `number` counts those that stand beside each other."""
+    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is Annotated:
+        return _sample(inner[0], number)
+    if kind in (Union, UnionType):
+        return _sample(next((one for one in inner if one is not NoneType), None), number)
+    if kind is tuple and inner and inner[-1] is not Ellipsis:
+        return f"[{', '.join(_sample(one) for one in inner)}]"
+    if not isinstance(kind, type) or kind in (str, bytes, bytearray):
+        return _SAMPLES.get(kind, _ANY)[number]
+    if issubclass(kind, Mapping):
+        return f'{{"a": {_sample(inner[1]) if inner[1:] else 1}}}'
+    if issubclass(kind, Collection):
+        items = [_sample(inner[0] if inner else str, place) for place in (0, 1)]
+        return f"[{', '.join(dict.fromkeys(items))}]"
+    return _SAMPLES.get(kind, _ANY)[number]
+
+
+_ANY = ('"…"', '"…"')
+_SAMPLES: dict[Any, tuple[str, str]] = {
+    str: ('"a"', '"b"'),
+    int: ("1", "2"),
+    float: ("0.5", "1.5"),
+    bool: ("true", "false"),
+}
+"""Two JSON texts for each kind of scalar."""
 
 
 def read_argument(word: str, annotation: Any = Parameter.empty) -> Any:

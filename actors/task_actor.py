@@ -21,6 +21,7 @@ from actors.lines import LINGER
 from actors.raised import FAILS, step_error_of
 from actors.runtime import Runtime
 from actors.settling import knows_undos, settle
+from actors.showing import counted
 from actors.threads import NoThreadError
 from actors.view import headline
 from actors.where import where
@@ -316,4 +317,4 @@ def _verdict(event: TaskEvent) -> str:
     if isinstance(event, Restarted):
         return f"restart {event.strikes} in {event.due - event.timestamp:.1f} s"
     assert isinstance(event, Held)  # noqa: S101  a restart or a hold
-    return f"held after {event.details['strikes']} crashes in a row"
+    return f"held after {counted(event.details['strikes'], 'crash', 'crashes')} in a row"

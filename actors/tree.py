@@ -26,6 +26,7 @@ from actors.lease import Lease
 from actors.patience import Patience
 from actors.recovery import Recovery
 from actors.runtime import Runtime
+from actors.showing import counted
 from actors.supervised import Down, SupervisedActor, UntoldError
 from actors.supervisor import Supervisor
 from actors.task_actor import TaskActor
@@ -224,9 +225,8 @@ class SupervisionTree:
             worker.wake.set()
             self._wake_waiters()
             if not self.directory.wait_empty(min(grace, QUIET)):
-                logger.warning(
-                    "closing: up to %g s for what still runs, in tasks: %d", grace, len(self.directory.hosted())
-                )
+                left = counted(len(self.directory.hosted()), "task")
+                logger.warning("closing: up to %g s for what still runs, in %s", grace, left)
                 if not self.directory.wait_empty(grace - min(grace, QUIET)):
                     self._give_up(grace)
             self.recovery.actor_stopped.wait(LAST_WORD)

@@ -6,24 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from actors.view import wait_name
+from actors.view import pause_id, wait_name
 from domain.events import (
+    ApprovalRequested,
     Cancelled,
+    CancelRequested,
+    ChildSpawned,
     Completed,
     Failed,
     Held,
     Passivated,
     Released,
+    SignalReceived,
     StepFailed,
     StepStarted,
     StepSucceeded,
     TaskEvent,
     WaitBegan,
+    WaitEnded,
 )
 from domain.faults import Fault
 from domain.record import STEP
-from domain.values import decode, loads
-from domain.waits import Wait
+from domain.values import decode, dumps, loads
+from domain.waits import ANSWER, CHILD_END, SIGNAL, TIMER, Wait
 from stores.emissions import EMIT, RESET, Emission
 
 SHIFT = 24
@@ -97,12 +102,95 @@ class Reset(Update):
 class TaskWaiting(Update):
     """A wait has begun, for `what` ("signal paid"), at `path`; or, with an empty path, all that the task does is wait.
 
-    `until`: Unix seconds; None: until it comes.
+    `until`: Unix seconds; None: until it comes. `signals`: the names of the signals that would end it; the approval or
+    the child that would was told of before.
     """
 
     until: float | None
     what: str
     path: str
+    signals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WaitOver(Update):
+    """The wait at `path` is over, by what it was for; or, `timed_out`, it goes on without it."""
+
+    path: str
+    what: str
+    timed_out: bool
+
+
+@dataclass(frozen=True)
+class ApprovalAsked(Update):
+    """A person is asked. `pause` is the approval's id: `TaskRef.answer(pause, approved=…)` answers, from anywhere.
+
+    `stored`: the details as the store has them, JSON.
+    """
+
+    path: str
+    question: str
+    pause: str
+    stored: str
+
+    @property
+    def details(self) -> Any:
+        """Give a fresh copy of the details. Raises UnknownTypeError for a class that this process does not know."""
+        return decode(loads(self.stored))
+
+
+@dataclass(frozen=True)
+class ApprovalAnswered(Update):
+    """The approval that was asked for at `path` is answered, for good. `stored`: its value, as the store has it."""
+
+    path: str
+    approved: bool
+    by: str
+    note: str
+    stored: str
+
+    @property
+    def value(self) -> Any:
+        """Give a fresh copy of the value. Raises UnknownTypeError for a class that this process does not know."""
+        return decode(loads(self.stored))
+
+
+@dataclass(frozen=True)
+class SignalArrived(Update):
+    """A signal was accepted; it is kept until the task asks for it. `stored`: its value, as the store has it."""
+
+    name: str
+    by: str
+    stored: str
+
+    @property
+    def value(self) -> Any:
+        """Give a fresh copy of the value. Raises UnknownTypeError for a class that this process does not know."""
+        return decode(loads(self.stored))
+
+
+@dataclass(frozen=True)
+class ChildBegan(Update):
+    """A child was spawned at `path`: `child` is its id, by which it is followed itself."""
+
+    path: str
+    child: str
+
+
+@dataclass(frozen=True)
+class ChildEnded(Update):
+    """The task has heard of a child's end. `status`: "completed", "failed" or "cancelled"."""
+
+    child: str
+    status: str
+
+
+@dataclass(frozen=True)
+class CancelAsked(Update):
+    """Somebody has called the task off; it cleans up, and ends."""
+
+    by: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -151,10 +239,14 @@ def place_of(cursor: int) -> tuple[int, int]:
     return cursor >> SHIFT, cursor & ((1 << SHIFT) - 1)
 
 
-def update_of(event: TaskEvent) -> Update | None:
-    """Give what a follower is told of an event; None for one that is no news to it."""
+def update_of(event: TaskEvent, birth: str) -> Update | None:
+    """Give what a follower is told of an event; None for one that is no news to it. `birth`: the task's."""
+    place = cursor_of(event.originator_version), event.timestamp
+    if isinstance(event, ApprovalRequested):
+        pause = pause_id(event.originator_id, birth, event.path)
+        return ApprovalAsked(*place, event.path, event.label, pause, dumps(event.details))
     tell = _TOLD.get(type(event))
-    return None if tell is None else tell(event, (cursor_of(event.originator_version), event.timestamp))
+    return None if tell is None else tell(event, place)
 
 
 def update_of_emission(row: Emission) -> Update:
@@ -206,7 +298,23 @@ def _waiting(event: Passivated, place: _Place) -> Update | None:
 def _wait_began(event: WaitBegan, place: _Place) -> Update:
     wait = Wait.read(event.kind, event.name, event.sources, event.due)
     until = min((due.at for due in wait.first_due()), default=None)
-    return TaskWaiting(*place, until, wait_name(event), event.path)
+    signals = tuple(source.name for source in wait.sources if source.kind == SIGNAL)
+    return TaskWaiting(*place, until, wait_name(event), event.path, signals)
+
+
+def _wait_ended(event: WaitEnded, place: _Place) -> Update:
+    timed_out = not event.signal and event.kind != TIMER and event.source < 0
+    return WaitOver(*place, event.path, wait_name(event), timed_out)
+
+
+def _received(event: SignalReceived, place: _Place) -> Update:
+    if event.name.startswith(ANSWER):
+        facts = event.value
+        answer = facts["approved"], event.by, facts["note"], dumps(facts["value"])
+        return ApprovalAnswered(*place, event.name.removeprefix(ANSWER), *answer)
+    if event.name.startswith(CHILD_END):
+        return ChildEnded(*place, event.name.removeprefix(CHILD_END), event.value["status"])
+    return SignalArrived(*place, event.name, event.by, dumps(event.value))
 
 
 def _held(event: Held, place: _Place) -> Update:
@@ -220,6 +328,10 @@ _TOLD: dict[type[TaskEvent], Callable[[Any, _Place], Update | None]] = {
     StepFailed: _step_ended,
     Passivated: _waiting,
     WaitBegan: _wait_began,
+    WaitEnded: _wait_ended,
+    SignalReceived: _received,
+    ChildSpawned: lambda event, place: ChildBegan(*place, event.path, event.child),
+    CancelRequested: lambda event, place: CancelAsked(*place, event.by, event.reason),
     Held: _held,
     Released: lambda event, place: TaskReleased(*place, event.path, event.decision, event.by),
     Completed: lambda _, place: TaskEnded(*place, "completed", ""),

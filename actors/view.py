@@ -9,7 +9,7 @@ from datetime import datetime
 from shlex import quote
 from typing import Any
 
-from actors.showing import plain_json, value_text
+from actors.showing import counted, plain_json, value_text
 from domain.events import CancelDelivered, Cancelled, Failed, Released, StepFailed, WaitBegan, WaitEnded
 from domain.faults import Fault
 from domain.record import STEP, StepRecord
@@ -242,7 +242,7 @@ def strikes_text(details: dict[str, Any]) -> str:
     if "error" in details:
         error = str(Fault.from_data(details["error"]))
         text, place = cut(error, 120), text.removeprefix(error)
-    return f"{details['strikes']} crashes in a row: {text}{place}"
+    return f"{counted(details['strikes'], 'crash', 'crashes')} in a row: {text}{place}"
 
 
 def given_up(task: AgentTask) -> str:
@@ -354,7 +354,7 @@ def _hold_headline(task: AgentTask, clock: Callable[[float], str] = clock_time) 
     if held.reason == FAILED_STEP:
         return f"failed: {_name(task.steps[held.path])}: {details['message']}"
     if held.reason == STRIKES:
-        return f"{details['strikes']} crashes in a row, {_last_step(held.path, details)}"
+        return f"{counted(details['strikes'], 'crash', 'crashes')} in a row, {_last_step(held.path, details)}"
     return str(details.get("message", held.reason))
 
 

@@ -8,15 +8,16 @@ import textwrap
 import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from shlex import quote
 from typing import Any, TextIO
 
-from actors.showing import value_text
+from actors.showing import counted, value_text
 from actors.view import clock_time, explain, fault_of, headline
 from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, WaitEnded
 from domain.faults import Fault
 from domain.record import StepRecord
 from domain.task import AgentTask
-from domain.waits import RESERVED, TIMER
+from domain.waits import ANSWER, CHILD_END, TIMER
 from stores import IndexRow
 
 UNLIMITED = sys.maxsize
@@ -175,14 +176,37 @@ def how_it_ended(event: WaitEnded) -> str:
 
 def received_text(event: SignalReceived) -> str:
     """Say what has come from outside: a signal, an answer, the end of a child."""
-    if event.name.startswith(f"{RESERVED}answer "):
-        facts, path = event.value, event.name.partition(" ")[2]
-        note = f': "{facts["note"]}"' if facts["note"] else ""
-        value = "" if facts["value"] is None else f", {shown(facts['value'])}"
-        return plain(f"{'yes' if facts['approved'] else 'no'} to {path}, by {event.by}{note}{value}")
-    if event.name.startswith(f"{RESERVED}child "):
-        return plain(f"{event.name.partition(' ')[2]} {event.value['status']}")
+    if event.name.startswith(ANSWER):
+        facts, path = event.value, event.name.removeprefix(ANSWER)
+        return answer_text(path, facts["value"], event.by, facts["note"], approved=facts["approved"])
+    if event.name.startswith(CHILD_END):
+        return plain(f"{event.name.removeprefix(CHILD_END)} {event.value['status']}")
     return f"{plain(event.name)}  {shown(event.value)}  by {plain(event.by)}"
+
+
+def answer_text(path: str, stored: Any, by: str, note: str, *, approved: bool) -> str:
+    """Say how the approval that was asked for at `path` was answered, with the value encoded."""
+    said = f': "{note}"' if note else ""
+    value = "" if stored is None else f", {shown(stored)}"
+    return plain(f"{'yes' if approved else 'no'} to {path}, by {by}{said}{value}")
+
+
+def how_to_answer(pause: str, options: str) -> str:
+    """Give the command that says yes to an approval; `options` are what it needs besides.
+
+    >>> how_to_answer("trip 1#2@51a2b3", "")
+    "perdure approve 'trip 1#2@51a2b3'"
+    """
+    return f"perdure approve {quote(pause)}{options}"
+
+
+def how_to_signal(task_id: str, name: str, options: str) -> str:
+    """Give the command that brings a signal; `options` are what it needs besides.
+
+    >>> how_to_signal("order 7", "paid", " --store x")
+    "perdure signal 'order 7' paid JSON --store x"
+    """
+    return f"perdure signal {quote(task_id)} {quote(name)} JSON{options}"
 
 
 # ------------------------------------------------------------------ where a task is
@@ -199,7 +223,10 @@ def _is_of(task_id: str, only: str | None) -> bool:
 
 
 def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Say where a task is, why it is held or has failed, or for what it waits; `workers` are the living ones."""
+    """Say where a task is, why it is held or has failed, for what it waits, or how long it took.
+
+    `workers` are the living ones.
+    """
     note, now = str(row.note), time.time()
     if row.status == "running" and row.owner not in workers:
         return joined(note, WORKER_DIED)
@@ -207,6 +234,8 @@ def where(row: IndexRow, workers: Mapping[str, Mapping[str, Any]]) -> str:
         note = f"{note} {until(row.due, now)}"
     if row.status in ("queued", "waiting") and not has_worker(row, workers):
         return joined(note, "no live worker knows this agent" if workers else "no worker runs")
+    if row.status == "completed":
+        return f"took {span(row.updated - row.created)}"
     if row.status == "queued" and row.due is not None and row.due > now:
         return joined(note, f"restarts in {span(row.due - now)}")
     return note
@@ -229,7 +258,7 @@ def status_line(task: AgentTask, workers: Collection[str]) -> str:
         f"agent {plain(task.agent)}",
         *([plain(f"child of {task.parent}")] if task.parent else []),
         f"created {local(task.created):%Y-%m-%d %H:%M:%S}, {ago(task.created, now)} ago",
-        f"{task.activation} activation{'s' if task.activation != 1 else ''}",
+        counted(task.activation, "activation"),
         *[plain(f"{name}={text}") for name, text in task.tags.items()],
     ]
     lines = [parts[0]]

@@ -14,6 +14,8 @@ TIMER, SIGNAL, APPROVAL, CHILD, ANY = "timer", "signal", "approval", "child", "a
 """The kinds of waits; all but the last are kinds of sources too."""
 RESERVED = "~"
 """What the names of signals begin with that are no user's: answers of people, and the ends of children."""
+ANSWER, CHILD_END = f"{RESERVED}answer ", f"{RESERVED}child "
+"""What stands before an approval's path, and before a child's id, in those names."""
 
 
 class Moment(NamedTuple):
@@ -137,9 +139,9 @@ def first_left(waits: Sequence[Wait], moment: Moment) -> float | None:
 
 def answer_name(path: str) -> str:
     """Give the name under which the answer to the approval asked for at `path` comes."""
-    return f"{RESERVED}answer {path}"
+    return f"{ANSWER}{path}"
 
 
 def child_name(child: str) -> str:
     """Give the name under which a child's end comes."""
-    return f"{RESERVED}child {child}"
+    return f"{CHILD_END}{child}"

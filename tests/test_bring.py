@@ -40,6 +40,9 @@ def test_a_journey_is_approved_signalled_and_run_to_its_end_by_commands_alone(sh
         yes = shell("approve", "rome", "--value", '"by card"', "--by", "ann")
         assert re.fullmatch(r"rome#2@\w{6}: approved by ann\. A worker that is running goes on with it\.\n", yes.stdout)
         running.read_until("waiting   6  for signal departure")
+        assert (
+            "\nrome  waits for signal departure\n  perdure signal rome departure JSON\n" in shell("show", "rome").stdout
+        )
         assert shell("signal", "rome", "departure", '"monday"', "--signal-id", "1").returncode == 0
         assert running.end()[:2] == (0, '"ticket to Rome, monday, by card"\n')
     again = shell("approve", "rome", "--by", "bob")
@@ -58,6 +61,7 @@ def test_a_rejection_fails_the_task_and_undoes_what_was_booked(shell: Shell) -> 
         shown = shell("show", "oslo").stdout
         assert "ApprovalRequested" in shown
         assert "UndoRegistered" in shown
+        assert re.search(r'\noslo  asks "pay for Oslo"\n  perdure approve .oslo#2@\w{6}.\n', shown)
         no = shell("reject", "oslo#2", "--note", "too dear", "--by", "ann")
         assert "rejected by ann" in no.stdout
         code, _, errors = running.end()

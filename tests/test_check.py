@@ -99,7 +99,7 @@ def test_what_would_be_held_is_listed_with_position_and_both_sides(left: Shell) 
         "    the log has        step draft\n"
         "    the code asks for  step send\n"
     )
-    assert done.stdout.endswith("\n3 tasks: 1 fit, 1 would be held, 1 held for a person\n")
+    assert done.stdout.endswith("\n3 tasks: 1 fits, 1 would be held, 1 held for a person\n")
     assert left.ledger == ["draft", "send", "draft", "travel", "pay"], "no body has run"
 
 
@@ -143,17 +143,28 @@ def test_code_that_keeps_its_process_does_not_keep_the_command(left: Shell) -> N
     assert json.loads(done.stdout)["counts"]["hangs"] == 1
 
 
-def test_tasks_of_agents_that_the_modules_have_not_are_counted_and_do_not_fail(shell: Shell) -> None:
+def test_tasks_of_agents_that_the_modules_have_not_are_counted_and_pass_only_where_that_is_said(shell: Shell) -> None:
     with AgentSystem(shell.url, run=False) as client:
         for number in range(7):
             client.spawn(agent_named("elsewhere"), id=f"e-{number}")
     (shell.folder / "shop.py").write_text(FETCHING + "@agent\ndef shop(): return fetch('x')\n")
     done = shell("check", "work.py", "shop")
-    assert done.returncode == 0
+    assert done.returncode == 3
     assert done.stdout == (
         "not here  agent elsewhere: 7 tasks (e-0, e-1, e-2, e-3, e-4 and 2 more)\n\n"
-        "7 tasks: 0 fit, 0 would be held, 7 of agents that are not in work.py, shop, and were not looked at\n"
+        "7 tasks: 0 fit, 0 would be held, 7 not looked at, as work.py, shop has no such agent\n"
     )
+    partial = shell("check", "work.py", "shop", "--partial")
+    assert (partial.returncode, partial.stdout) == (0, done.stdout)
+    assert shell("check", "work.py", "--json").returncode == 3
+
+
+def test_what_would_be_held_counts_for_more_than_what_was_not_looked_at(left: Shell) -> None:
+    with AgentSystem(left.url, run=False) as client:
+        client.spawn(agent_named("elsewhere"), id="e")
+    change(left, '"body": draft(document), ', "")
+    for more in ([], ["--partial"]):
+        assert left("check", "work.py", *more).returncode == 1
 
 
 def test_a_step_in_doubt_that_a_person_would_decide_is_a_note(shell: Shell) -> None:
@@ -187,7 +198,7 @@ def test_check_works_while_a_worker_runs_and_says_nothing_of_a_body_that_runs(sh
         replayed = shell("replay", "w", "work.py:waiting")
         shell.open_door("open")
         assert running.end()[0] == 0
-    assert (done.returncode, done.stdout) == (0, "1 task: 1 fit, 0 would be held\n")
+    assert (done.returncode, done.stdout) == (0, "1 task: 1 fits, 0 would be held\n")
     assert re.match(r"running   1  wait  attempt 1 began \d\d:\d\d:\d\d\nw  running  the code fits", replayed.stdout)
 
 
@@ -213,7 +224,7 @@ def test_async_agents_and_branches_are_checked_like_any_other(shell: Shell) -> N
     assert done.returncode == 1
     assert "would be held: code differs at position 1/" in done.stdout
     assert "    the log has        step fetch\n    the code asks for  step other\n" in done.stdout
-    assert done.stdout.endswith("2 tasks: 1 fit, 1 would be held\n")
+    assert done.stdout.endswith("2 tasks: 1 fits, 1 would be held\n")
     file.write_text(file.read_text().replace("await gather", "await asyncio.Event().wait(); await gather"))
     done = shell("check", "crawl.py", "--timeout", "0.3")
     assert done.stdout.count("did not come to its next step within 0.3 s") == 2

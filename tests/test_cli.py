@@ -297,6 +297,29 @@ IMPOSSIBLE = [
 ]
 
 
+def test_a_value_that_does_not_fit_the_step_is_refused_at_once_where_the_code_is_named(shell: Shell) -> None:
+    words = ("run", "work.py:invoice", "acme", "--id", "i")
+    assert [shell(*words).returncode, shell(*words).returncode] == [-signal.SIGKILL, 3]
+    (shell.folder / "other.py").write_text("from actors import agent\n@agent\ndef another(): ...\n")
+    by_name = "from actors import *\n@agent\ndef invoice(who): run_step('pay', print, who)\n"
+    (shell.folder / "named.py").write_text(by_name)
+    wrong = [
+        (["work.py", "5"], "task i: step 1 pay gives str, and this value does not fit: expected str, found 5 (int)"),
+        (
+            ["named.py", "5"],
+            "named.py: step 'pay': this process has no step of that name: nothing was changed; without",
+        ),
+        (["other.py", '"txn"'], "other.py has no agent invoice, of which task i is one: nothing was changed"),
+    ]
+    for (code, value), message in wrong:
+        refused = shell("resolve", "i", "1", "--value", value, "--code", code)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(f"perdure: {message}")
+        assert refused.stderr.count("\n") == 1
+    assert shell("resolve", "i", "1", "--value", '"txn"', "--code", "work.py").returncode == 0
+    assert shell(*words).stdout == '"txn"\n'
+
+
 def test_what_cannot_be_done_is_one_clear_line_and_exit_code_2(shell: Shell) -> None:
     assert shell("run", "work.py:typeless", "1", "--id", "used").returncode == 0
     ends = shell.each(words for words, _ in IMPOSSIBLE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -14,12 +14,19 @@ from hypothesis import strategies as st
 
 from actors import (
     AgentSystem,
+    ApprovalAnswered,
+    ApprovalAsked,
     BlockingCallError,
+    CancelAsked,
+    ChildBegan,
+    ChildEnded,
     Emitted,
     FailTask,
     Feed,
     InsideTaskError,
     Reset,
+    Signal,
+    SignalArrived,
     StepBegan,
     StepEnded,
     StoreUnavailableError,
@@ -29,16 +36,23 @@ from actors import (
     TaskHeldError,
     TaskReleased,
     TaskWaiting,
+    Timer,
     UnknownTaskError,
     UnknownTypeError,
     UnreadableTaskError,
     Update,
+    WaitOver,
+    WaitTimeoutError,
     agent,
     emit,
     gather,
     open_store,
+    receive,
+    request_approval,
+    spawn_child,
     step,
     step_info,
+    wait_any,
 )
 from actors.appender import Appender
 from actors.task_log import TaskLog
@@ -144,6 +158,63 @@ def test_a_long_wait_for_the_next_attempt_is_told_with_its_end(disk: Store) -> N
     (waiting,) = [update for update in updates if isinstance(update, TaskWaiting)]
     assert waiting.until == failed.retry_at
     assert isinstance(updates[-1], TaskEnded)
+
+
+def test_what_a_task_asks_of_others_and_what_they_bring_is_told(disk: Store) -> None:
+    @agent
+    def child() -> str:
+        return "here"
+
+    @agent
+    def asking() -> str:
+        pause = request_approval("go on?", details=("a", 1))
+        began = spawn_child(child)
+        first = wait_any(Signal("go"), Timer(3_600))
+        return f"{pause.wait().note} {first.value} {began.result()}"
+
+    with AgentSystem(disk) as system:
+        task = system.spawn(asking, id="t")
+        feed, seen = task.follow(), list[Update]()
+        for update in feed:
+            seen.append(update)
+            if isinstance(update, TaskWaiting) and update.signals:
+                task.signal("go", {"gate": 7}, signal_id="1")
+            elif isinstance(update, TaskWaiting) and update.what == "approval 1":
+                asked = next(each for each in seen if isinstance(each, ApprovalAsked))
+                task.answer(asked.pause, approved=True, note="well", value=[1], by="ann")
+        assert task.result() == "well {'gate': 7} here"
+    assert (asked.path, asked.question, asked.details) == ("1", "go on?", ("a", 1))
+    (answered,) = [each for each in seen if isinstance(each, ApprovalAnswered)]
+    assert (answered.path, answered.approved, answered.by) == ("1", True, "ann")
+    assert (answered.note, answered.value) == ("well", [1])
+    (arrived,) = [each for each in seen if isinstance(each, SignalArrived)]
+    assert (arrived.name, arrived.value) == ("go", {"gate": 7})
+    (began,) = [each for each in seen if isinstance(each, ChildBegan)]
+    assert began.path == "2"
+    assert [(each.child, each.status) for each in seen if isinstance(each, ChildEnded)] == [(began.child, "completed")]
+    over = [each for each in seen if isinstance(each, WaitOver)]
+    assert next((each.path, each.timed_out) for each in over) == ("3", False)
+    assert {each.what for each in over} <= {"signal go, timer", "approval 1", f"child {began.child}"}
+
+
+def test_a_wait_that_timed_out_and_a_cancel_are_told(disk: Store) -> None:
+    @agent
+    def patient() -> None:
+        with suppress(WaitTimeoutError):
+            receive("go", timeout=0.01)
+        receive("never")
+
+    with AgentSystem(disk) as system:
+        task = system.spawn(patient, id="t")
+        seen = list[Update]()
+        for update in task.follow():
+            seen.append(update)
+            if isinstance(update, TaskWaiting) and update.signals == ("never",):
+                task.cancel("not needed", by="ann")
+    assert [each.timed_out for each in seen if isinstance(each, WaitOver)] == [True]
+    (cancel,) = [each for each in seen if isinstance(each, CancelAsked)]
+    assert (cancel.by, cancel.reason) == ("ann", "not needed")
+    assert isinstance(seen[-1], TaskEnded)
 
 
 def test_what_takes_a_position_and_is_no_step_is_no_news(disk: Store) -> None:

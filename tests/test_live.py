@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,14 @@ import pytest
 
 from actors import (
     AgentSystem,
+    ApprovalAnswered,
+    ApprovalAsked,
+    CancelAsked,
+    ChildBegan,
+    ChildEnded,
     Emitted,
     Reset,
+    SignalArrived,
     StepBegan,
     StepEnded,
     TaskEnded,
@@ -21,6 +28,7 @@ from actors import (
     TaskReleased,
     TaskWaiting,
     Update,
+    WaitOver,
 )
 from actors.live import Printer
 from actors.wording import UNLIMITED
@@ -29,7 +37,7 @@ from tests.scenario_kit import World
 from tests.shell import Shell, agent_named
 
 PROGRAM = """
-from actors import agent, emit, step, step_info
+from actors import agent, emit, receive, request_approval, step, step_info
 
 @step(retries=1, backoff=0, label="about {topic}")
 def draft(topic: str) -> str:
@@ -54,6 +62,11 @@ def story(topic: str) -> str:
 @agent
 def waiting() -> str:
     return wait()
+
+@agent
+def asking() -> str:
+    pause = request_approval("go on?", details={"sum": 20})
+    return f"{pause.wait().value} {receive('word')}"
 """
 
 
@@ -63,10 +76,10 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-def printed(*updates: Any, width: int = UNLIMITED) -> str:
+def printed(*updates: Any, width: int = UNLIMITED, options: str = "") -> str:
     """Give what a printer makes of updates."""
     pieces: list[str] = []
-    printer = Printer("t", pieces.append, width)
+    printer = Printer("t", pieces.append, width, options)
     for update in updates:
         printer.tell(update)
     printer.end_line()
@@ -148,12 +161,73 @@ def test_each_update_has_its_line() -> None:
         "finished  2  idempotent",
         "again     what was said above counts no more",
         "waiting   4  for signal word",
-        "waiting   all it does is wait",
         "held      in doubt: step 3: nobody knows; what leads out tells: perdure show t",
         "decided   3  given up, by ann",
         "released  by bob",
         "ended     t  completed",
         "          Update(cursor=13, at=10.0)",
+    ]
+
+
+def test_what_a_task_waits_for_has_the_command_that_brings_it() -> None:
+    lines = printed(
+        ApprovalAsked(1, 1.0, "2", "pay 20\nto acme", "t#2@51a2b3", dumps({"sum": 20})),
+        ApprovalAsked(1, 1.0, "3", "sure?", "t#3@51a2b3", "null"),
+        TaskWaiting(2, 1.0, None, "approval 2", "4"),
+        TaskWaiting(2, 1.0, None, "approval 9", "5"),
+        TaskWaiting(3, 1.0, 0.0, "signal go, signal a word", "6", ("go", "a word")),
+        options=" --store sqlite:///x.db",
+    ).splitlines()
+    assert lines == [
+        """asks      2  "pay 20\\nto acme"  perdure approve 't#2@51a2b3' --store sqlite:///x.db""",
+        '          {"sum": 20}',
+        """asks      3  "sure?"  perdure approve 't#3@51a2b3' --store sqlite:///x.db""",
+        'waiting   4  for approval "pay 20\\nto acme"',
+        "waiting   5  for approval 9",
+        "waiting   6  for signal go, signal a word now",
+        "          perdure signal t go JSON --store sqlite:///x.db",
+        "          perdure signal t 'a word' JSON --store sqlite:///x.db",
+    ]
+
+
+def test_a_task_that_only_waits_is_said_to_where_it_was_not_said_for_what() -> None:
+    lines = printed(
+        TaskWaiting(1, 1.0, 0.0, "", ""),
+        TaskWaiting(2, 1.0, None, "child t/1", "2"),
+        TaskWaiting(3, 1.0, None, "", ""),
+        WaitOver(4, 1.0, "2", "child t/1", False),
+        TaskWaiting(5, 1.0, None, "", ""),
+    ).splitlines()
+    assert lines == [
+        "waiting   goes on now",
+        "waiting   2  for child t/1",
+        "finished  2  child t/1",
+        "waiting   for what others bring",
+    ]
+
+
+def test_what_comes_from_outside_has_its_line() -> None:
+    lines = printed(
+        ApprovalAnswered(1, 1.0, "2", False, "ann", "too\ndear", "null"),
+        ApprovalAnswered(1, 1.0, "2", True, "ann", "", dumps({"limit": 5})),
+        SignalArrived(2, 1.0, "go\n", "bob", dumps((1,))),
+        ChildBegan(3, 1.0, "5", "t/5"),
+        ChildEnded(4, 1.0, "t/5", "failed"),
+        WaitOver(5, 1.0, "6", "signal go", True),
+        WaitOver(6, 1.0, "7", "sleep", False),
+        CancelAsked(7, 1.0, "ann", "not\nneeded"),
+        CancelAsked(8, 1.0, "ann", ""),
+    ).splitlines()
+    assert lines == [
+        'received  no to 2, by ann: "too\\ndear"',
+        'received  yes to 2, by ann, {"limit": 5}',
+        "received  signal go\\n  [1]  by bob",
+        "spawned   5  t/5",
+        "received  child t/5  failed",
+        "finished  6  signal go  timed out",
+        "finished  7  sleep",
+        "cancel    by ann: not\\nneeded",
+        "cancel    by ann",
     ]
 
 
@@ -213,6 +287,31 @@ def test_show_follow_tells_what_happens_while_it_happens_and_leaves_at_the_end(s
         code, out, err = following.end()
     assert (code, err) == (0, "")
     assert [json.loads(line)["type"] for line in out.splitlines()] == ["StepEnded", "TaskEnded"]
+
+
+def test_who_follows_can_answer_with_the_commands_that_are_shown(shell: Shell) -> None:
+    with AgentSystem(shell.url, run=False) as client:
+        client.spawn(agent_named("asking"), id="a")
+    with shell.start("run", "talk.py:asking", "--id", "a"), shell.start("show", "a", "--follow") as following:
+        assert following.process.stdout is not None
+        for verb, more in (("approve", ["--value", '"yes"']), ("signal", [])):
+            command = next(line for line in following.process.stdout if f"perdure {verb}" in line)
+            words = shlex.split(command.partition("perdure ")[2].replace("JSON", "'[1]'"))
+            assert shell(*words, *more).returncode == 0
+        code, out, err = following.end()
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "ended     a  completed"
+    documents = [json.loads(line) for line in shell("show", "a", "--follow", "--json").stdout.splitlines()]
+    types = [document["type"] for document in documents]
+    assert [kind for kind in types if kind not in ("TaskWaiting", "WaitOver")] == [
+        "ApprovalAsked",
+        "ApprovalAnswered",
+        "SignalArrived",
+        "TaskEnded",
+    ]
+    asked, answered, arrived = (documents[types.index(kind)] for kind in types if kind.startswith(("Appr", "Sign")))
+    assert (asked["details"], asked["question"], asked["pause"][:4]) == ({"sum": 20}, "go on?", "a#1@")
+    assert (answered["approved"], answered["value"], arrived["value"]) == (True, "yes", [1])
 
 
 def test_ctrl_c_ends_a_line_and_leaves_without_a_traceback(shell: Shell) -> None:

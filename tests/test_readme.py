@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,64 @@ def test_the_test_of_the_agent_passes(weather: Path) -> None:
     )
     assert ended.returncode == 0, ended.stdout
     assert "1 passed" in ended.stdout
+
+
+def test_the_store_of_the_environment_is_that_of_the_program_too(weather: Path) -> None:
+    environment = os.environ | {"PERDURE_STORE": "sqlite:///elsewhere.db", "PYTHONPATH": str(ROOT)}
+    program = ["-c", "import runpy, time; time.sleep = print; runpy.run_path('weather.py', run_name='__main__')"]
+    subprocess.run([sys.executable, *program], cwd=weather, env=environment, timeout=60, check=True)
+    assert (weather / "elsewhere.db").exists()
+    assert not (weather / "perdure.db").exists()
+
+
+def test_each_extra_that_is_there_is_explained() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (sentences,) = re.findall(r"^The tests take.*?\n\n", TEXT, re.DOTALL | re.MULTILINE)
+    assert {extra for extra in extras if f"`{extra}`" not in sentences} == set()
+
+
+def commands_of(section: str) -> list[list[str]]:
+    """The commands in a paragraph's running text that name an agent."""
+    return [shlex.split(words) for words in re.findall(r"`perdure (run [^`]*)`", section)]
+
+
+def test_each_agent_has_a_command_that_runs_it(weather: Path) -> None:
+    commands = {words[1]: words for words in commands_of(TEXT)}
+    assert set(commands) == {"research.py:research", "trip.py:trip"}
+    pages = perdure(*commands["research.py:research"], cwd=weather)
+    assert (pages.returncode, pages.stdout) == (0, '["page of a", "page of b", "page of x", "page of y"]\n')
+    answers = re.findall(r"`(?:perdure )?((?:approve|signal) trip[^`]*)`", TEXT)
+    with subprocess.Popen(
+        [sys.executable, "-m", "actors", *commands["trip.py:trip"]],
+        cwd=weather,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as trip:
+        assert trip.stderr is not None
+        asks = next(line for line in trip.stderr if line.startswith("asks"))
+        assert re.search(r'"pay 200 for the hotel in Rome"  perdure approve \S', asks)
+        for words in answers:
+            assert perdure(*shlex.split(words), cwd=weather).returncode == 0
+        out, _ = trip.communicate(timeout=60)
+    assert (trip.returncode, out) == (0, '"sent to ann, monday"\n')
+
+
+def test_check_passes_a_ci_job_as_the_text_says(weather: Path) -> None:
+    (said,) = re.findall(r"Exit 0: all fit; (\d): some would be held; (\d): some are of agents", TEXT)
+    spawning = (
+        "from weather import *\nwith AgentSystem('sqlite:///perdure.db', run=False) as s: s.spawn(weather, 'Rome')"
+    )
+    subprocess.run(
+        [sys.executable, "-c", spawning],
+        cwd=weather,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=True,
+    )
+    assert perdure("check", "weather.py", cwd=weather).returncode == 0
+    for words, code in (("research.py", said[1]), ("research.py --partial", "0")):
+        assert perdure("check", *words.split(), cwd=weather).returncode == int(code)
 
 
 def test_the_pages_are_fetched_wherever_it_dies(weather: Path, monkeypatch: pytest.MonkeyPatch) -> None:

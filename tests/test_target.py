@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -180,6 +181,41 @@ def test_wrong_arguments_name_the_signature() -> None:
         read_arguments(paying, [])
     with pytest.raises(CommandError, match=r"argument amount: expected int, found 'many' \(str\)"):
         read_arguments(paying, ["acme", "many"])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "sample"),
+    [
+        (list[str], '["a", "b"]'),
+        (tuple[int, ...], "[1, 2]"),
+        (tuple[str, int, bool], '["a", 1, true]'),
+        (list[dict[str, float]] | None, '[{"a": 0.5}]'),
+        (Sequence[Path], '["…"]'),
+        (dict, '{"a": 1}'),
+        (list, '["a", "b"]'),
+    ],
+)
+def test_who_writes_a_list_or_a_dict_wrong_is_shown_one_that_fits(annotation: Any, sample: str) -> None:
+    def visit(where): ...
+
+    visit.__annotations__ = {"where": annotation}
+    visiting = agent(name="visit for the test of arguments")(visit)
+    for words in (["Rome"], ["Rome", "Oslo"], []):
+        with pytest.raises(CommandError) as caught:
+            read_arguments(visiting, words)
+        assert str(caught.value).endswith(f" JSON in quotes: '{sample}'")
+    if "…" not in sample:
+        read_arguments(visiting, [sample])
+
+
+@pytest.mark.parametrize("annotation", [str, int, None, Any, str | None, Path])
+def test_who_writes_anything_else_wrong_is_shown_no_list(annotation: Any) -> None:
+    def visit(where): ...
+
+    visit.__annotations__ = {"where": annotation}
+    with pytest.raises(CommandError) as caught:
+        read_arguments(agent(name="visit for the test of arguments")(visit), [])
+    assert "JSON" not in str(caught.value)
 
 
 def test_arguments_that_come_by_name_alone_are_said_to_need_a_default() -> None:

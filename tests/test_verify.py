@@ -443,7 +443,7 @@ def test_delete_deletes_one_task_by_its_whole_id_or_all_by_age(path: Path, shell
     assert "some text may still stand in unused parts of the file, until: perdure vacuum --store" in done.stderr
     refusals = {
         ("one",): "there is no task 'one'",
-        ("tw",): "there is no task 'tw', and the whole id is wanted to delete one: two",
+        ("tw",): "there is no task 'tw': to delete one its whole id is wanted, such as two",
         ("open",): "task open has not ended, it is waiting, and nothing was deleted: call it off first, perdure cancel",
         (): "say one of two: a task's ID, or --older-than AGE",
         ("two", "--older-than", "1d"): "say one of two",

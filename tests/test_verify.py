@@ -382,7 +382,7 @@ def at(path: Path) -> tuple[str, str]:
 def test_verify_says_that_a_store_is_sound_or_what_is_wrong_and_ends_with_1(path: Path, shell: Shell) -> None:
     done = shell("verify", *at(path))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"sqlite:///{path}: 5 tasks, 1 entities, ")
+    assert done.stdout.startswith(f"sqlite:///{path}: 5 tasks, 1 entity, ")
     assert done.stdout.endswith(" events: sound\n")
     edit(path, f"UPDATE stored_events SET state=x'' {ONE}=3")
     done = shell("verify", *at(path))
@@ -417,7 +417,7 @@ def test_reindex_makes_the_index_again_and_the_store_is_sound(
     assert found(path)
     done = shell("reindex", *at(path))
     assert (done.returncode, done.stderr) == (0, "")
-    assert " tasks, 1 entities\n" in done.stdout
+    assert " tasks, 1 entity\n" in done.stdout
     with open_store(f"sqlite:///{path}") as store:
         store.vacuum()  # what a lost log has left behind
     assert found(path) == []

@@ -1,6 +1,6 @@
 """The store in a PostgreSQL database: the way beyond one machine."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -9,7 +9,7 @@ import psycopg
 from eventsourcing.persistence import StoredEvent
 from psycopg.sql import SQL, Identifier
 
-from stores import orphans, postgres_emissions, task_index
+from stores import orphans, postgres_care, postgres_emissions, task_index
 from stores.emissions import Emission
 from stores.orphans import Orphans
 from stores.postgres_append import LOCK, REBUILD, SELECT, Append, Cursor, LostError, Work
@@ -22,6 +22,7 @@ from stores.postgres_text import loaded, stored
 from stores.postgres_url import parsed
 from stores.postgres_workers import PostgresWorkers
 from stores.recorder import RowOf, TaskRecorder, check_append
+from stores.schema import SCHEMA
 from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 
@@ -303,6 +304,16 @@ class PostgresStore(Store):
         self._links = links
         self._channel = channel
         self._listeners: list[Listener] = []
+
+    def damages(self) -> Iterator[str]:
+        is_current = self.recorder.schema_version() == SCHEMA
+        link = self._links.aside()
+        try:
+            yield from postgres_care.damages(link.connection, self._links.schema, self.url) if is_current else ()
+        except psycopg.Error as error:
+            raise translated(error, self.url) from error
+        finally:
+            link.close()
 
     def vacuum(self) -> None:
         """Delete orphans, and write the tables anew: the text of what was deleted is in none of their files.

@@ -47,6 +47,16 @@ class Server:
         info = self._server.get_postmaster_info()
         return Path(info.socket_dir) / f".s.PGSQL.{info.port}"
 
+    @property
+    def programs(self) -> Path:
+        """Where its programs are."""
+        return Path(self._server.bin_path)
+
+    @property
+    def user(self) -> str | None:
+        """Who runs it, where that is another than who runs the tests."""
+        return str(self._server.system_user) if self._server.system_user else None
+
     def stop(self, how: str = "fast") -> None:
         """Stop it: "fast" cuts all sessions, "immediate" dies as in a crash."""
         self._control("stop", "-m", how)
@@ -59,8 +69,8 @@ class Server:
         self.start()
 
     def _control(self, *command: str) -> None:
-        pg_ctl = [str(self._server.bin_path / "pg_ctl"), "-w", "-D", str(self.folder), *command]
-        subprocess.run(pg_ctl, user=self._server.system_user, check=True, capture_output=True, timeout=60)
+        pg_ctl = [str(self.programs / "pg_ctl"), "-w", "-D", str(self.folder), *command]
+        subprocess.run(pg_ctl, user=self.user, check=True, capture_output=True, timeout=60)
 
     def remove(self) -> None:
         """Stop it, and remove its folder."""

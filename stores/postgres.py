@@ -1,18 +1,18 @@
 """The store in a PostgreSQL database: the way beyond one machine."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from uuid import UUID
 
 import eventsourcing.postgres as es_postgres
 import psycopg
 from eventsourcing.persistence import StoredEvent
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Identifier, Literal
 
-from stores import orphans, postgres_emissions, task_index
+from stores import orphans, postgres_care, postgres_emissions, task_index
 from stores.emissions import Emission
 from stores.orphans import Orphans
-from stores.postgres_append import LOCK, REBUILD, SELECT, Append, Cursor, LostError, Work
+from stores.postgres_append import REBUILD, SELECT, Append, Cursor, LostError, Message, Work
 from stores.postgres_errors import translated
 from stores.postgres_links import Link, Links
 from stores.postgres_news import Listener, Tell
@@ -22,6 +22,7 @@ from stores.postgres_text import loaded, stored
 from stores.postgres_url import parsed
 from stores.postgres_workers import PostgresWorkers
 from stores.recorder import RowOf, TaskRecorder, check_append
+from stores.schema import SCHEMA
 from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 
@@ -49,7 +50,7 @@ _DELETE_REST = (
     "DELETE FROM heartbeats WHERE task_id = %s",
     "DELETE FROM emissions WHERE task_id = %s",
 )
-_SAVE_HEARTBEAT = """INSERT INTO heartbeats AS h (task_id, path, birth, attempt, detail) VALUES (%s, %s, %s, %s, %s)
+_SAVE_HEARTBEAT = """INSERT INTO heartbeats AS h (task_id, path, birth, attempt, detail) VALUES ({}, {}, {}, {}, {})
     ON CONFLICT (task_id, path) DO UPDATE SET birth = excluded.birth, attempt = excluded.attempt,
     detail = excluded.detail WHERE h.birth <> excluded.birth OR h.attempt <= excluded.attempt"""
 _HEARTBEAT = "SELECT attempt, detail FROM heartbeats WHERE task_id = %s AND birth = %s AND path = %s"
@@ -226,11 +227,11 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
         ((due,),) = self.datastore.read(_NEXT_DUE, [[*map(stored, set(agents))], after])
         return None if due is None else float(due)
 
-    def _write(self, sql: str, *params: object) -> None:
-        self.datastore.write(Work(lambda cursor: cursor.execute(sql, params)))
+    def _say(self, sql: str, *params: object) -> None:
+        self.datastore.write(Message(SQL(sql).format(*map(Literal, params))))
 
     def save_heartbeat(self, task_id: str, birth: str, path: str, attempt: int, detail: str) -> None:
-        self._write(_SAVE_HEARTBEAT, stored(task_id), stored(path), stored(birth), attempt, stored(detail))
+        self._say(_SAVE_HEARTBEAT, stored(task_id), stored(path), stored(birth), attempt, stored(detail))
 
     def select_heartbeat(self, task_id: str, birth: str, path: str) -> tuple[int, str] | None:
         rows = self.datastore.read(_HEARTBEAT, [stored(task_id), stored(birth), stored(path)])
@@ -238,16 +239,13 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
 
     def delete_heartbeats(self, task_id: str, path: str | None = None) -> None:
         if path is None:
-            self._write("DELETE FROM heartbeats WHERE task_id = %s", stored(task_id))
+            self._say("DELETE FROM heartbeats WHERE task_id = {}", stored(task_id))
         else:
-            self._write("DELETE FROM heartbeats WHERE task_id = %s AND path = %s", stored(task_id), stored(path))
+            self._say("DELETE FROM heartbeats WHERE task_id = {} AND path = {}", stored(task_id), stored(path))
 
     def save_emissions(self, task_id: str, birth: str, rows: Sequence[Emission]) -> None:
-        def save(cursor: Cursor) -> None:
-            cursor.execute(LOCK, [[stored(task_id)]])
-            postgres_emissions.save(cursor, task_id, birth, rows)
-
-        self.datastore.write(Work(save, [task_id]), sum(len(row.value) for row in rows))
+        message = Message(postgres_emissions.saving(task_id, birth, rows), [task_id])
+        self.datastore.write(message, sum(len(row.value) for row in rows))
 
     def select_emissions(
         self, task_id: str, birth: str, *, after: tuple[int, int] = (0, 0), upto: int, limit: int
@@ -256,7 +254,7 @@ class PostgresRecorder(es_postgres.PostgresAggregateRecorder, TaskRecorder):
         return [postgres_emissions.as_emission(row) for row in rows]
 
     def delete_emissions(self, task_id: str) -> None:
-        self._write("DELETE FROM emissions WHERE task_id = %s", stored(task_id))
+        self._say("DELETE FROM emissions WHERE task_id = {}", stored(task_id))
 
     def save_beat(self, worker: str, count: int, lease: float) -> None:
         # Beside the other writes, so that a worker seems dead by nobody's lock; done twice it is the same.
@@ -303,6 +301,16 @@ class PostgresStore(Store):
         self._links = links
         self._channel = channel
         self._listeners: list[Listener] = []
+
+    def damages(self) -> Iterator[str]:
+        is_current = self.recorder.schema_version() == SCHEMA
+        link = self._links.aside()
+        try:
+            yield from postgres_care.damages(link.connection, self._links.schema, self.url) if is_current else ()
+        except psycopg.Error as error:
+            raise translated(error, self.url) from error
+        finally:
+            link.close()
 
     def vacuum(self) -> None:
         """Delete orphans, and write the tables anew: the text of what was deleted is in none of their files.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import eventsourcing.persistence as library
 import psycopg
 from eventsourcing.persistence import StoredEvent
+from psycopg.sql import SQL, Composable, Literal
 
 from stores.errors import AppendConflictError
 from stores.group_commit import Verdict
@@ -28,6 +29,8 @@ Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 _ALL = ", ".join(COLUMNS)
 SELECT = f"SELECT {_ALL} FROM task_index"
 LOCK = "SELECT id FROM task_index WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+_LOCK_NOW = "SELECT id FROM task_index WHERE id = ANY({}::text[]) ORDER BY id FOR UPDATE"
+_HURRY = "SELECT set_config('lock_timeout', '20ms', true)"  # until the end of the transaction
 _SOME = f"{SELECT} WHERE id = ANY(%s)"
 _RECORD = ", ".join(f"{name} {kind(name)}" for name in COLUMNS)
 _WANT = f"SELECT * FROM json_to_recordset(%s::json) AS w ({_RECORD}, born text, seen bigint, events json)"
@@ -81,8 +84,21 @@ class Append(NamedTuple):
         return [self.entry.id, *(birth.entry.id for birth in self.births)]
 
 
+class Message(NamedTuple):
+    """Statements with their parameters in them. The server has all of them before it begins, and ends by itself.
+
+    So a process that freezes meanwhile holds up nobody. `ids`: the index rows that are locked first.
+    """
+
+    sql: Composable
+    ids: Sequence[str] = ()
+
+
 class Work(NamedTuple):
-    """Anything else. `do` may be called again, where the first time was undone. `ids`: the index rows that it locks."""
+    """Anything else, in as many trips to the server as it takes.
+
+    `do` may be called again, where the first time was undone. `ids`: the index rows that it locks.
+    """
 
     do: Callable[[Cursor], object]
     ids: Sequence[str] = ()
@@ -121,6 +137,23 @@ class Transaction:
         named = self._named(verdicts)
         self._tell()
         return named
+
+    def send(self, messages: Sequence[Message]) -> Sequence[Verdict]:
+        """Do all of these by one message, or none. Hardly waits for a lock.
+
+        Raises errors of psycopg and of an encoding, and StoreUnavailableError with `unknown_fate`.
+        """
+        ids = sorted(stored(name) for message in messages for name in message.ids)
+        lock = [SQL(_LOCK_NOW).format(Literal(ids))] if ids else []
+        text = SQL(";\n").join([SQL(_HURRY), *lock, *(message.sql for message in messages)]).as_bytes(self._connection)
+        for tries_left in range(TRIES - 1, -1, -1):
+            try:
+                self._committing(lambda: self._cursor.execute(text))
+                break
+            except _UNDONE:
+                if not tries_left:
+                    raise
+        return [None] * len(messages)
 
     def _run(self, requests: Sequence[Request]) -> "list[Verdict]":
         try:

@@ -23,7 +23,7 @@ from psycopg.sql import Identifier
 from stores.errors import StoreError, StoreUnavailableError
 from stores.group_commit import GroupCommit, Verdict
 from stores.lifetime import Resource, guard
-from stores.postgres_append import Request, Transaction
+from stores.postgres_append import Message, Request, Transaction
 from stores.postgres_errors import is_lost, translated
 from stores.postgres_locked import WAIT, Around, Ask, LockedError, Shelf
 from stores.postgres_url import Place
@@ -174,7 +174,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
 
     # ------------------------------------------------------------------ writing
 
-    def write(self, request: Request, size: int = 0) -> None:
+    def write(self, request: Request | Message, size: int = 0) -> None:
         """Do what is asked in a transaction, with what others write meanwhile; its error is its own.
 
         Where another session has locked what it needs, it alone waits, up to the time-out.
@@ -191,7 +191,7 @@ class Links(Resource, es_postgres.PostgresDatastore):
                 if pause is None or self._shelf.closing.wait(pause):
                     raise ask.final(error) from error
 
-    def submit(self, request: Request, done: Callable[[Verdict], object], size: int = 0) -> None:
+    def submit(self, request: Request | Message, done: Callable[[Verdict], object], size: int = 0) -> None:
         """Do the same for who does not wait; see `GroupCommit.submit`."""
         self.check()
         ask = Ask(request, self.place.timeout)

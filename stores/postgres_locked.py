@@ -6,9 +6,10 @@ tried by itself, without waiting, and put aside; it is tried again until its own
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from time import monotonic
+from typing import TypeVar
 
 import psycopg
 from psycopg.errors import LockNotAvailable
@@ -16,9 +17,11 @@ from psycopg.pq import TransactionStatus
 
 from stores.errors import StoreUnavailableError
 from stores.group_commit import Verdict
-from stores.postgres_append import Request, Transaction, storable
+from stores.postgres_append import Message, Request, Transaction, storable
 from stores.postgres_errors import translated
 from stores.postgres_text import stored
+
+T = TypeVar("T")
 
 WAIT = 0.5
 """Seconds that a batch waits for a lock."""
@@ -37,7 +40,7 @@ class LockedError(StoreUnavailableError):
 class Ask:
     """A request, and how long it may yet wait. `late`: it was put aside before."""
 
-    def __init__(self, request: Request, timeout: float) -> None:
+    def __init__(self, request: Request | Message, timeout: float) -> None:
         self.request = request
         self.late = False
         self._timeout = timeout
@@ -74,28 +77,42 @@ class Around:
         Nothing but interrupts is raised: where one transaction fails, another may be committed already.
         """
         verdicts: dict[int, Verdict] = {}
-        rest = [place for place, ask in enumerate(asks) if not self._is_late(ask)]
         for _ in range(2):
-            requests = [asks[place].request for place in rest]
+            rest = {place: request for place, request in self._prompt(asks) if not isinstance(request, Message)}
             try:
-                verdicts.update(zip(rest, self._together(transaction(), requests), strict=True))
+                verdicts.update(zip(rest, self._together(transaction().run, [*rest.values()]), strict=True))
                 break
             except LockNotAvailable:
-                self._suspect(connection, requests)
-                rest = [place for place in rest if not self._is_late(asks[place])]
+                self._suspect(connection, [*rest.values()])
+        messages = {place: request for place, request in self._prompt(asks) if isinstance(request, Message)}
+        if messages and (sent := self._sent(transaction(), [*messages.values()])):
+            verdicts.update(zip(messages, sent, strict=True))
         late = [place for place in range(len(asks)) if place not in verdicts]
         if late:
             alone = self._one_by_one(connection, transaction, [asks[place] for place in late])
             verdicts.update(zip(late, alone, strict=True))
         return [verdicts[place] for place in range(len(asks))]
 
+    def _sent(self, transaction: Transaction, messages: Sequence[Message]) -> Sequence[Verdict]:
+        """Send messages together; no verdicts where that fails for one of them, and then nothing is stored."""
+        try:
+            return transaction.send(messages)
+        except StoreUnavailableError as error:
+            return [error, *(copy.copy(error) for _ in messages[1:])]
+        except (psycopg.Error, UnicodeError):
+            return []
+
+    def _prompt(self, asks: Sequence[Ask]) -> Iterator[tuple[int, Request | Message]]:
+        """Give the places and requests of those that have not been put aside."""
+        return ((place, ask.request) for place, ask in enumerate(asks) if not self._is_late(ask))
+
     def _is_late(self, ask: Ask) -> bool:
         return ask.late or not self._suspects.isdisjoint(ask.request.ids)
 
-    def _together(self, transaction: Transaction, requests: Sequence[Request]) -> Sequence[Verdict]:
+    def _together(self, do: Callable[[Sequence[T]], Sequence[Verdict]], requests: Sequence[T]) -> Sequence[Verdict]:
         """Do requests in one transaction. Raises LockNotAvailable, and interrupts."""
         try:
-            return transaction.run(requests) if requests else []
+            return do(requests) if requests else []
         except LockNotAvailable:
             raise
         except psycopg.Error as error:
@@ -132,9 +149,13 @@ class Around:
         return verdicts
 
     def _alone(self, connection: psycopg.Connection, transaction: Transaction, ask: Ask) -> Verdict:
-        ids = ask.request.ids
+        request = ask.request
+        ids = request.ids
         try:
-            (verdict,) = self._together(transaction, [ask.request])
+            if isinstance(request, Message):
+                (verdict,) = self._together(transaction.send, [request])
+            else:
+                (verdict,) = self._together(transaction.run, [request])
         except LockNotAvailable as error:
             roll_back(connection)
             ask.late = True

@@ -4,6 +4,7 @@ Guarantee: they are made once, also when many processes open a new store togethe
 that only one of them has. A store of a newer perdure is refused, and nothing is changed in it.
 """
 
+from collections.abc import Collection, Iterator, Mapping
 from hashlib import blake2b
 
 import psycopg
@@ -77,6 +78,7 @@ _OURS: dict[str, set[str]] = {
     "beats": {"worker", "count", "lease"},
     "emissions": {"task_id", "birth", *Emission._fields},
     "workers": {"id", "key", "about"},
+    "perdure": {"schema"},
 }
 """What columns of them tell them from another program's."""
 _COLUMNS = """SELECT c.relname, a.attname, format_type(a.atttypid, NULL)
@@ -126,26 +128,39 @@ def _found(connection: psycopg.Connection, schema: str, url: str) -> int | None:
     tables: dict[str, dict[str, str]] = {}
     for table, column, of_type in connection.execute(_COLUMNS, [schema]):
         tables.setdefault(table, {})[column] = of_type
-    theirs = StoreCorruptError(
-        f"{url}: schema {schema!r} has tables of another program, left as they are: name another schema by"
-        " ?schema=NAME",
-        url=url,
-    )
-    if tables.keys().isdisjoint((*NAMES, "perdure")):
+    if tables.keys().isdisjoint(_OURS):
         return None
-    if tables.get("perdure", {}).get("schema") != "integer" or tables.keys().isdisjoint(NAMES):
-        raise theirs
-    _check_right(connection, schema, "USAGE", url)
+    whole = sum(tables.get(name, {}).keys() >= _OURS[name] for name in NAMES)
+    version = None
+    if tables.get("perdure", {}).get("schema") == "integer" and not tables.keys().isdisjoint(NAMES):
+        _check_right(connection, schema, "USAGE", url)
+        version = _version(connection, schema, url)
+    missing = "; no ".join(_missing(tables))
+    if missing and whole >= (len(NAMES) if version is None else 1):
+        message = f"{url}: damaged: schema {schema!r} has no {missing}: restore it from a backup of the database"
+        raise StoreCorruptError(message, url=url)
+    if version is None or not whole:
+        message = f"schema {schema!r} has tables of another program, left as they are: name another schema by"
+        raise StoreCorruptError(f"{url}: {message} ?schema=NAME", url=url)
+    return version
+
+
+def _version(connection: psycopg.Connection, schema: str, url: str) -> int:
     rows = connection.execute(SQL("SELECT schema FROM {}").format(Identifier(schema, "perdure"))).fetchall()
     if len(rows) != 1 or rows[0][0] is None:
         raise StoreCorruptError(f"{url}: damaged, or not a store of perdure: it has no one version", url=url)
     version = int(rows[0][0])
     check_schema(version, url)
-    if any(not columns <= tables[name].keys() for name, columns in _OURS.items() if name in tables):
-        raise theirs
-    if missing := [name for name in NAMES if name not in tables]:
-        raise StoreCorruptError(f"{url}: damaged: schema {schema!r} has no table {', '.join(missing)}", url=url)
     return version
+
+
+def _missing(tables: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Say which tables of ours, and which columns of those that are there, a schema lacks."""
+    if gone := [name for name in _OURS if name not in tables]:
+        yield f"table {', '.join(gone)}"
+    for name, columns in _OURS.items():
+        if lost := sorted(columns - {*tables.get(name, columns)}):
+            yield f"column {', '.join(lost)} in table {name}"
 
 
 def _check_right(connection: psycopg.Connection, schema: str, right: str, url: str) -> None:

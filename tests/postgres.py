@@ -1,7 +1,9 @@
 """A real PostgreSQL for tests: one server for a whole run, and in it a schema for each test.
 
-`PERDURE_TEST_POSTGRES=postgresql://…` names a server that is there; else one from a Python package is started in a
-folder of its own under the temporary directory, and is gone when the run has ended.
+`PERDURE_TEST_POSTGRES=postgresql://…` names a server that is there, and one who may do all on it, in a database for
+tests; a password in it is taken for each role of the tests, and handed on as `PGPASSWORD`. A test that stops a server
+has one of its own all the same. Without that name a server from a Python package is started in a folder of its own
+under the temporary directory, and is gone when the run has ended.
 """
 
 from __future__ import annotations
@@ -21,9 +23,15 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
-from psycopg.sql import SQL, Identifier
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.sql import SQL, Identifier, Literal
+
+from stores.shown_url import shown_url
 
 GIVEN = os.environ.get("PERDURE_TEST_POSTGRES", "")
+PASSWORD = str(conninfo_to_dict(GIVEN).get("password", ""))
+if PASSWORD:  # what a store says of itself has none: others that open it, in this process or another, find it here
+    GIVEN, os.environ["PGPASSWORD"] = shown_url(GIVEN), PASSWORD
 
 
 class Server:
@@ -47,6 +55,16 @@ class Server:
         info = self._server.get_postmaster_info()
         return Path(info.socket_dir) / f".s.PGSQL.{info.port}"
 
+    @property
+    def programs(self) -> Path:
+        """Where its programs are."""
+        return Path(self._server.bin_path)
+
+    @property
+    def user(self) -> str | None:
+        """Who runs it, where that is another than who runs the tests."""
+        return str(self._server.system_user) if self._server.system_user else None
+
     def stop(self, how: str = "fast") -> None:
         """Stop it: "fast" cuts all sessions, "immediate" dies as in a crash."""
         self._control("stop", "-m", how)
@@ -59,8 +77,8 @@ class Server:
         self.start()
 
     def _control(self, *command: str) -> None:
-        pg_ctl = [str(self._server.bin_path / "pg_ctl"), "-w", "-D", str(self.folder), *command]
-        subprocess.run(pg_ctl, user=self._server.system_user, check=True, capture_output=True, timeout=60)
+        pg_ctl = [str(self.programs / "pg_ctl"), "-w", "-D", str(self.folder), *command]
+        subprocess.run(pg_ctl, user=self.user, check=True, capture_output=True, timeout=60)
 
     def remove(self) -> None:
         """Stop it, and remove its folder."""
@@ -114,6 +132,12 @@ def fresh_schema(url: str) -> Iterator[str]:
         yield with_option(url, f"schema={name}")
     finally:
         drop(url, name)
+
+
+def make_role(admin: psycopg.Connection, name: str) -> None:
+    """Make a role that may connect, with the password that libpq finds here, if any."""
+    password = SQL(" PASSWORD {}").format(Literal(PASSWORD)) if PASSWORD else SQL("")
+    admin.execute(SQL("CREATE ROLE {} LOGIN").format(Identifier(name)) + password)
 
 
 def drop(url: str, schema: str) -> None:

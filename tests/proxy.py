@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from psycopg.conninfo import conninfo_to_dict
+from stores.postgres_url import parsed
 
 IDLE = b"I"
 READY = b"Z"
@@ -23,8 +23,7 @@ class Proxy:
     """
 
     def __init__(self, url: str) -> None:
-        query = url.partition("?")[2]
-        there = conninfo_to_dict(url.partition("&schema=")[0])
+        query, there = url.partition("?")[2], parsed(url).libpq
         self._there = str(there.get("host", "localhost")), int(there.get("port", 5432))
         self._folder = tempfile.TemporaryDirectory(prefix="perdure-proxy-")
         ours = [pair for pair in query.split("&") if pair.startswith(("schema=", "timeout="))]

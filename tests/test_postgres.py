@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import pytest
 from eventsourcing.persistence import IntegrityError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg.sql import SQL
 
 from actors import AgentSystem, agent, step
 from stores import (
@@ -31,17 +33,19 @@ from stores import (
     StoreForkedError,
     StoreUnavailableError,
     open_store,
+    postgres_emissions,
 )
 from stores.contract.kit import contents, create, events, row, said
-from stores.postgres_append import LONGEST_WORD, Append, Transaction, Work
+from stores.emissions import Emission
+from stores.postgres_append import LONGEST_WORD, Append, Message, Transaction, Work
 from stores.postgres_errors import is_lost, translated
-from stores.postgres_locked import Around, Ask
+from stores.postgres_locked import Around, Ask, LockedError
 from stores.postgres_text import loaded, stored
 from stores.postgres_url import parsed
 from stores.schema import SCHEMA
 from stores.shown_url import hidden, shown_url
 from tests.lives import wait_for
-from tests.postgres import Server, fresh_schema, own_server, with_option
+from tests.postgres import PASSWORD, Server, fresh_schema, make_role, own_server, with_option
 
 TIMEOUT = 20
 ROOT = Path(__file__).parents[1]
@@ -382,7 +386,7 @@ def role(postgres: str, admin: psycopg.Connection) -> Iterator[tuple[str, str]]:
     place = parsed(postgres)
     name = place.schema
     host, port = place.libpq.get("host", ""), place.libpq.get("port", "5432")
-    admin.execute(f'CREATE ROLE "{name}" LOGIN')
+    make_role(admin, name)
     try:
         yield name, f"postgresql://{name}@/{place.libpq.get('dbname', name)}?host={host}&port={port}&schema={name}"
     finally:
@@ -678,6 +682,79 @@ def test_who_freezes_inside_a_transaction_is_let_go_of_by_the_server(store: Stor
     assert len(verdicts) == 1
 
 
+SPEAKER = """
+import itertools, sys
+from stores import open_store
+from stores.contract.kit import said
+with open_store(sys.argv[1]) as store:
+    for number in itertools.count():
+        store.recorder.save_emissions("a", "birth-of-a", [said("1", str(number))])
+        store.recorder.save_heartbeat("a", "birth-of-a", "1", 1, str(number))
+        if not number:
+            print(flush=True)
+"""
+
+
+def test_who_freezes_while_it_emits_or_beats_holds_no_lock(store: Store, admin: psycopg.Connection) -> None:
+    """The server has all that it needs to end by itself, whenever the process is stopped."""
+    create(store)
+    url = with_option(store.url, "application_name=speaker")
+    sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'speaker' AND datname = current_database()"
+    with subprocess.Popen([sys.executable, "-c", SPEAKER, url], cwd=ROOT, stdout=subprocess.PIPE) as speaker:
+        try:
+            assert speaker.stdout
+            assert speaker.stdout.readline() == b"\n"
+            for head in range(2, 32):
+                os.kill(speaker.pid, signal.SIGSTOP)
+                assert os.waitid(os.P_PID, speaker.pid, os.WSTOPPED)
+                wait_for(lambda: not admin.execute(f"{sql} AND state = 'active'").fetchall())
+                assert admin.execute(f"{sql} AND state LIKE 'idle in%'").fetchall() == []
+                entry = row("a", head)
+                store.recorder.insert_events(events("a", head), entry=entry, expected=(entry.birth, head - 1))
+                before = store.recorder.select_heartbeat("a", "birth-of-a", "1")
+                os.kill(speaker.pid, signal.SIGCONT)
+                wait_for(lambda was=before: store.recorder.select_heartbeat("a", "birth-of-a", "1") != was)
+        finally:
+            speaker.kill()
+    numbers = [one.number for one in store.recorder.select_emissions("a", "birth-of-a", upto=99, limit=100_000)]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def test_messages_go_together_and_one_that_fails_or_has_to_wait_costs_the_others_nothing(
+    store: Store, admin: psycopg.Connection
+) -> None:
+    names = ("locked", "other")
+    for name in names:
+        create(store, name)
+
+    def asks() -> list[Ask]:
+        says = [saying("other", said("1", "x")), saying("locked", said("1", "x")), saying("other", said("1", "\ud800"))]
+        beat = Message(SQL("INSERT INTO beats VALUES ('w', 1, 1)"))
+        return [Ask(one, 1.0) for one in (*says, beat, beat, Append([], row("other"), ("birth-of-other", 1)))]
+
+    place = parsed(store.url)
+    with psycopg.connect(**place.libpq, autocommit=True) as connection:
+        connection.execute(f'SET search_path = "{place.schema}"')
+        around = Around(store.url, 1.0)
+
+        def run(asks: list[Ask]) -> list[type]:
+            verdicts = around.run(connection, lambda: Transaction(connection, store.url, "channel", {"w"}), asks)
+            return [type(verdict) for verdict in verdicts]
+
+        none = type(None)
+        with admin.transaction():
+            admin.execute("SELECT FROM task_index WHERE id = 'locked' FOR UPDATE")
+            assert run(asks()) == [none, LockedError, UnicodeEncodeError, none, IntegrityError, none]
+        assert run(asks()[:2]) == [none, none]
+    assert [
+        len(store.recorder.select_emissions(name, f"birth-of-{name}", upto=9, limit=9)) for name in ["locked", "other"]
+    ] == [1, 2]
+
+
+def saying(task_id: str, *rows: Emission) -> Message:
+    return Message(postgres_emissions.saving(task_id, f"birth-of-{task_id}", rows), [task_id])
+
+
 # ------------------------------------------------------------------ order
 
 
@@ -743,7 +820,7 @@ def test_closing_leaves_no_session_and_no_thread(named: Store, admin: psycopg.Co
     named.workers.hold("w", {})
     named.listen(lambda ids: None)
     named.recorder.select_entry("a")
-    assert len(sessions(admin, named)) >= 4
+    wait_for(lambda: len(sessions(admin, named)) >= 4)  # who listens connects on a thread of its own
     named.close()
     wait_for(lambda: not sessions(admin, named))
     assert threading.active_count() == before
@@ -927,7 +1004,8 @@ def test_a_vacuum_that_finds_others_in_the_way_says_so_and_may_come_again(
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at the words of processes where Linux shows them")
 def test_no_process_of_a_pool_has_the_password_among_its_words(postgres: str, tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text("from actors import agent\n@agent\ndef f(): pass\n")
-    url = with_option(postgres, f"password={SECRET}")
+    secret = PASSWORD or SECRET  # one that is not asked for is not looked at
+    url = with_option(postgres, f"password={secret}")
     words = [sys.executable, "-m", "actors", "worker", "work.py", "--processes", "2"]
     environment = os.environ | {"PERDURE_STORE": url, "PYTHONPATH": str(ROOT)}
     with (
@@ -942,4 +1020,4 @@ def test_no_process_of_a_pool_has_the_password_among_its_words(postgres: str, tm
             pool.terminate()
         said = pool.communicate()[1]
     assert len(set(pids)) == 3
-    assert SECRET.encode() not in b"".join([*shown, said])
+    assert secret.encode() not in b"".join([*shown, said])

@@ -217,6 +217,7 @@ def test_a_network_that_stands_still_is_an_error_in_time_and_what_was_on_its_way
             assert caught.value.unknown_fate
             with pytest.raises(StoreUnavailableError):
                 store.recorder.select_ids()
+    with open_store(network.url) as store:
         head = len(store.recorder.select_events("a"))
         try:
             append(store, "a", head + 1)

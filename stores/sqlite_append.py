@@ -78,11 +78,10 @@ def swap(cursor: sqlite3.Cursor, entry: IndexRow, expected: Expected, url: str) 
     if expected is None:
         swapped = cursor.execute(task_index.INSERT, entry).rowcount
     else:
-        key = (entry.id, *expected)
-        swapped = (
-            cursor.execute(task_index.UPDATE_STEADY, task_index.steady_values(entry, key)).rowcount
-            or cursor.execute(task_index.UPDATE, (*entry[1:], *key)).rowcount
-        )
+        key, swapped = (entry.id, *expected), 0
+        if _keeps_birth(entry, expected):
+            swapped = cursor.execute(task_index.UPDATE_STEADY, task_index.steady_values(entry, key)).rowcount
+        swapped = swapped or cursor.execute(task_index.UPDATE, (*entry[1:], *key)).rowcount
     if not swapped:
         raise conflict(cursor, entry.id, expected, url)
 
@@ -129,9 +128,16 @@ def _distinct(works: Sequence[object]) -> Iterator[int]:
     """Give the places of appends to tasks that are there, of each task the first."""
     seen = set[str]()
     for place, work in enumerate(works):
-        if isinstance(work, Append) and work.expected is not None and not work.births and work.entry.id not in seen:
+        if not isinstance(work, Append) or work.births or work.entry.id in seen:
+            continue
+        if _keeps_birth(work.entry, work.expected):
             seen.add(work.entry.id)
             yield place
+
+
+def _keeps_birth(entry: IndexRow, expected: Expected) -> bool:
+    """Tell whether a row goes on as the same life of its id: the texts that leave columns alone leave that, too."""
+    return expected is not None and entry.birth == expected[0]
 
 
 def _insert(cursor: sqlite3.Cursor, events: Sequence[StoredEvent]) -> None:

@@ -22,6 +22,8 @@ class Index(Suite):
             assert (caught.value.task_id, caught.value.expected) == (mine.id, expected)
             assert caught.value.found == (held if mine.id == "a" else None)
         assert store.recorder.select_entries() == [held]
+        store.recorder.update_index(another := held._replace(birth="another"), expected=(entry.birth, 1))
+        assert store.recorder.select_entries() == [another]
         assert store.recorder.select_events("a") == events("a", 1)
 
     def test_rebuilding_the_index_asks_for_each_id_in_the_log_and_leaves_the_log(self, store: Store) -> None:

@@ -19,8 +19,8 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     spawned                               what a spawn is given, checked
 #     mailbox, places                       what entities are asked; which of them have an actor
 #     entity_actor, entities                who answers; which entities are in memory
-#     hints, lines, activation, body        how an agent's lines wait together; one incarnation and how it closes;
-#                                           one entry into a body
+#     hints, lines, activation              how an agent's lines wait together; one incarnation and how it closes
+#     reserving, body                       what an attempt is reserved at; one entry into a body
 #     raised, recorded                      errors that arrive as themselves; what the log has of a call
 #     waits, call                           one wait; one call of a step
 #     scope, context, emitting              where in the program code stands; what running code calls; `emit`
@@ -160,6 +160,7 @@ from domain.errors import (  # noqa: E402
     WaitTimeoutError,
 )
 from domain.faults import Fault  # noqa: E402
+from domain.ledger import Attempt, Ledger, Spent  # noqa: E402
 from domain.retry import RetryPolicy  # noqa: E402
 from domain.types import register  # noqa: E402
 from stores import (  # noqa: E402
@@ -180,6 +181,7 @@ __all__ = [
     "AskTimeoutError",
     "AsyncAgent",
     "AsyncStep",
+    "Attempt",
     "Awaited",
     "BlockingCallError",
     "Cancellation",
@@ -205,6 +207,7 @@ __all__ = [
     "InvalidStoreURLError",
     "InvalidTaskIdError",
     "KeyConflictError",
+    "Ledger",
     "NestedStepError",
     "NewerStoreError",
     "NotHappened",
@@ -218,6 +221,7 @@ __all__ = [
     "RetryPolicy",
     "Signal",
     "SignalConflictError",
+    "Spent",
     "Step",
     "StepBegan",
     "StepEnded",

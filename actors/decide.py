@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
+from decimal import Decimal, InvalidOperation
 from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from actors.command import DEFAULT_STORE, StoreUrl, TaskId, existing, full_id
+from actors.ref import TaskRef
 from actors.system import AgentSystem
 from actors.target import CommandError, parse_json
 from actors.wording import has_worker, plain
-from domain.state import ENDED
+from domain.events import Held
+from domain.state import ENDED, SPENT
 from domain.values import decode
 from stores import Store
 
@@ -50,15 +53,38 @@ def resolve(
         typer.echo(plain(f"{task.id}: {what}. {what_next(opened, task.id)}"))
 
 
-def release(id: TaskId, by: By = None, store: StoreUrl = DEFAULT_STORE) -> None:
+def release(
+    id: TaskId,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="+AMOUNT", help="What it may spend besides, of what it is held for."),
+    ] = None,
+    by: By = None,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
     """Let a held task go on, after what held it was mended.
 
-    A step in doubt is for `perdure resolve`.
+    With --budget one that has spent what it had. A step in doubt is for `perdure resolve`.
     """
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
-        task.release(by=by)
-        typer.echo(plain(f"{task.id}: released. {what_next(opened, task.id)}"))
+        grant = None if budget is None else _granted(task, budget)
+        task.release(by=by, grant=grant)
+        more = "" if grant is None else f" with {budget} {next(iter(grant))}"
+        typer.echo(plain(f"{task.id}: released{more}. {what_next(opened, task.id)}"))
+
+
+def _granted(task: TaskRef[Any], budget: str) -> dict[str, Decimal]:
+    """Read an amount, in terms of what the task is held for. Raises CommandError."""
+    last, amount = task.events()[-1], Decimal(0)
+    of = last.details.get("of", "") if isinstance(last, Held) and last.reason == SPENT else ""
+    if not of:
+        raise CommandError(f"task {task.id} is not held because a budget is spent: there is nothing to add to")
+    with suppress(InvalidOperation):
+        amount = Decimal(budget)
+    if not (budget.startswith("+") and amount.is_finite() and amount > 0):
+        raise CommandError(f"--budget takes what is added, such as +1.00, not {budget!r}")
+    return {of: amount}
 
 
 def parsed(text: str, what: str = "--value") -> Any:

@@ -3,7 +3,8 @@
 Begin with `agent`, `step` and `AgentSystem`; side by side there are `gather`, `map_steps` and `branch`. What many
 agents share is an `Entity`, reached by `entity` inside an agent and `AgentSystem.entity` elsewhere; who is supervised
 together is an `AgentSystem.group`. A task is watched, decided about and waited for by its `TaskRef`; `actors.testing`
-is the kit for your own tests. What each guarantees, and what not, stands in its docstring.
+is the kit for your own tests, `actors.llm` an agent that talks with a model and its tools. What each guarantees, and
+what not, stands in its docstring.
 """
 
 # What depends on what, each file only on those above it, and on `domain` and `stores`:
@@ -43,6 +44,8 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     remote, ref, asked                    what is brought to a task; TaskRef; approvals that nobody has answered
 #     spawning, keeping, group_ref, system  how tasks are spawned, and how a store is kept small; TaskGroup, AgentSystem
 #     testing                               the kit for users' own tests
+#     llm_messages, llm_tools, llm_budget, llm_log, llm_scripted, llm
+#                                           an LLM agent, on what everybody has; imported by who wants it
 #     verify                                what is wrong with a store
 #     check, live, look, serve, pool, cli … the command line
 

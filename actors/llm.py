@@ -30,7 +30,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -39,7 +39,7 @@ from actors.branches import gather
 from actors.definitions import AsyncAgent, agent, find_agent
 from actors.emitting import emit
 from actors.frameworks import run_step_async
-from actors.llm_budget import Budget
+from actors.llm_budget import Budget, Counted
 from actors.llm_log import conversation, given_up_text, rejected_text
 from actors.llm_messages import (
     Message,
@@ -69,6 +69,8 @@ RETRIES: StepOptions = {"retries": 3, "backoff": 1.0}
 """How a call of a model is tried again, unless its agent says otherwise."""
 MAX_TURNS = 50
 """Replies until which there has to be an answer, unless the agent says otherwise."""
+PIECE = 5_000
+"""Characters that are emitted at once: however they are escaped, they are within the limit of `emit`."""
 
 _made_in: dict[str, str] = {}
 
@@ -187,20 +189,19 @@ async def continue_conversation_async(
 
 @dataclass
 class _Talk:
-    """One conversation, and what it needs."""
+    """What a conversation needs; it knows nothing of any one of them."""
 
     model: Model
     tools: dict[str, AnyTool]
     max_turns: int
     budget: Budget | None
     options: StepOptions
-    known: dict[tuple[str, int], Usage | None] = field(default_factory=dict)
 
     async def until_answered(self, messages: Sequence[Message]) -> Answer:
         """Ask the model and run its tools until it answers."""
-        transcript, usage = Transcript(messages), Usage()
+        transcript, usage, counted = Transcript(messages), Usage(), dict[tuple[str, int], Usage | None]()
         for _ in range(self.max_turns):
-            reply = transcript.numbered(await self.ask(transcript))
+            reply = transcript.numbered(await self.ask(transcript, counted))
             transcript.add(reply)
             usage += reply.usage
             if not reply.tool_calls:
@@ -209,13 +210,13 @@ class _Talk:
                 transcript.add(result)
         raise FailTask(f"no answer after {self.max_turns} turns, the limit of max_turns")
 
-    async def ask(self, transcript: Transcript) -> Reply:
+    async def ask(self, transcript: Transcript, counted: Counted) -> Reply:
         """Have the model's next reply, as a step; its argument stands for the transcript in the log."""
         options, specs = self.options, [one.spec for one in self.tools.values()]
         if self.budget is not None:
             estimate = getattr(self.model, "estimate", None)
             expected = self.budget.per_call if estimate is None else estimate(transcript.messages, specs)
-            options = {**options, "reserve": self.budget.reserve(expected, self.known)}
+            options = {**options, "reserve": self.budget.reserve(expected, counted)}
         body = _asking(self.model, list(transcript.messages), specs)
         return unpack(await run_step_async(MODEL, body, transcript.digest, **options))
 
@@ -256,7 +257,7 @@ def _asking(model: Model, messages: list[Message], specs: list[ToolSpec]) -> Cal
 
     def begin() -> Any:
         context = copy_context()
-        return model.reply(messages, specs, on_delta=lambda text: context.copy().run(emit, text))
+        return model.reply(messages, specs, on_delta=lambda text: context.copy().run(_emit, text))
 
     async def ask_async(_transcript: str) -> dict[str, Any]:
         return pack(await begin())
@@ -266,6 +267,11 @@ def _asking(model: Model, messages: list[Message], specs: list[ToolSpec]) -> Cal
         return _packed(made) if inspect.isawaitable(made) else pack(made)
 
     return ask_async if inspect.iscoroutinefunction(model.reply) else ask
+
+
+def _emit(text: str) -> None:
+    for start in range(0, len(text), PIECE):
+        emit(text[start : start + PIECE])
 
 
 async def _packed(made: Any) -> dict[str, Any]:

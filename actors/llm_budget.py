@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 from actors.llm_messages import NotBilledError, Usage, unpack
 from domain.errors import DefinitionError
@@ -13,6 +13,9 @@ from domain.ledger import Attempt, Ledger, Spent
 
 _RESERVED = "usage"
 """The key under which the start of a call has what it was reserved at."""
+
+Counted: TypeAlias = dict[tuple[str, int], Usage | None]
+"""By path and attempt, what each attempt of one task that has an end counts at; None: nothing. It changes no more."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,10 @@ class Budget:
         except ArithmeticError:
             raise DefinitionError(f"Budget: an amount is a number, not one of {given}") from None
 
-    def reserve(self, expected: Usage, known: dict[tuple[str, int], Usage | None]) -> Callable[[Ledger], Any]:
+    def reserve(self, expected: Usage, known: Counted) -> Callable[[Ledger], Any]:
         """Give the `reserve` of a model step that is expected to take so much.
 
-        `known` keeps, by path and attempt, what is counted already: an attempt with an end changes no more.
+        `known` keeps what is counted already, of the one task that asks.
         """
 
         def ask(ledger: Ledger) -> Any:
@@ -81,7 +84,7 @@ class Budget:
         return ask
 
 
-def _usage_of(attempt: Attempt, known: dict[tuple[str, int], Usage | None]) -> Usage | None:
+def _usage_of(attempt: Attempt, known: Counted) -> Usage | None:
     """Give what an attempt counts at; None where it is no call of a model, or was not billed."""
     key = attempt.path, attempt.number
     if key in known:

@@ -117,6 +117,21 @@ def is_reply(record: StepRecord) -> bool:
     return isinstance(value, dict) and "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
 
 
+def call_of(task: AgentTask, record: StepRecord) -> Used | None:
+    """Find the call of a tool to which a step belongs; None where a model has wanted none there."""
+    branch = record.path.rpartition("/")[0]
+    beside, _, nth = branch.rpartition("/")
+    scope, _, number = beside.rpartition("/")
+    if not (nth.isdecimal() and number.isdecimal()):
+        return None
+    asked = task.steps.get(join(scope, int(number) - 1))
+    if asked is None or not is_reply(asked):
+        return None
+    stored: Any = decode(asked.outcome.value)  # type: ignore[union-attr]
+    calls = unpack(stored).tool_calls
+    return _used(task, calls[int(nth) - 1], branch) if int(nth) <= len(calls) else None
+
+
 def _used(task: AgentTask, call: ToolCall, branch: str) -> Used:
     """Find what came of one call in its branch."""
     found = [task.steps[path] for n in range(1, PARTS + 1) if (path := join(branch, n)) in task.steps]

@@ -161,6 +161,7 @@ def unpack(stored: dict[str, Any]) -> Reply:
 class Transcript:
     """A conversation that grows, each tool call with an id of its own, and a digest that says what it was so far.
 
+    What a model is told first is in no digest: a deploy may change it, and nothing that was said before is another.
     Providers repeat ids, within a reply and over turns: a repeated one gets a number, in the call and in its result.
     """
 
@@ -176,6 +177,8 @@ class Transcript:
         if isinstance(message, Reply):
             self._ids.update(call.id for call in message.tool_calls)
         self.messages.append(message)
+        if isinstance(message, SystemMessage):
+            return
         text = json.dumps([type(message).__name__, _said(message)], sort_keys=True, default=str)
         self.digest = hashlib.blake2b(f"{self.digest}{text}".encode(), digest_size=8).hexdigest()
 

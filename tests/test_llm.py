@@ -10,6 +10,8 @@ import pytest
 from actors import (
     AgentSystem,
     DefinitionError,
+    Emitted,
+    Happened,
     OutsideTaskError,
     TaskFailedError,
     agent,
@@ -35,7 +37,7 @@ from actors.llm import (
 from actors.testing import every_crash_point
 from domain.events import StepFailed, StepSucceeded
 from stores import Store
-from tests.lives import PATIENCE, bodies, held, live, log
+from tests.lives import PATIENCE, bodies, die, held, live, log
 
 
 @pytest.fixture
@@ -383,3 +385,56 @@ def test_a_tool_that_cannot_be_is_refused(function: Any, options: Any, why: str)
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(DefinitionError, match="two tools are named 'weather'"):
         llm_agent("double", model=ScriptedModel(), tools=[weather, tool(name="weather")(lambda: "")])
+
+
+def test_instructions_may_change_while_a_reply_is_in_doubt(disk: Store, caplog: pytest.LogCaptureFixture) -> None:
+    model = ScriptedModel("Hello.")
+    die(disk, llm_agent("told", model=model, instructions="Be brief."), "Hi")
+    assert live(disk, llm_agent("told", model=model, instructions="Be kind."), "Hi") == "Hello."
+    assert "other arguments" not in caplog.text
+    assert model.transcripts[-1][0] == SystemMessage("Be kind.")
+
+
+def test_a_call_that_ran_out_of_time_has_a_result_when_the_conversation_goes_on(disk: Store) -> None:
+    @tool(timeout=0.05)
+    async def slow() -> str:
+        """Take long."""
+        await asyncio.sleep(PATIENCE)
+        return ""
+
+    model = ScriptedModel(calls(call("c", "slow")), "Never mind.")
+    with pytest.raises(TaskFailedError, match="given up at its time limit"):
+        live(disk, llm_agent("hurried", model=model, tools=[slow]), "Go!")
+    with AgentSystem(disk) as system:
+        assert continue_conversation(system, "t", "again").result(PATIENCE) == "Never mind."
+    ((_, text, is_error),) = results(model.transcripts[-1])
+    assert text.startswith("failed: StepTimeoutError: it was given up at its time limit")
+    assert is_error
+
+
+def test_a_process_that_died_in_a_tool_runs_it_again_or_asks_what_became_of_it(disk: Store) -> None:
+    asked: list[Any] = []
+
+    def find_out(doubt: Any) -> Any:
+        asked.append(doubt.kwargs)
+        return Happened("paid before")
+
+    @tool(on_doubt=find_out)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedModel(calls(call("c", "pay", amount=3)), "Done.")
+    helper = llm_agent("doubtful", model=model, tools=[pay])
+    die(disk, helper, "Pay!", at="body.after", nth=2)
+    assert live(disk, helper, "Pay!") == "Done."
+    assert asked == [{"amount": 3}]
+    assert results(model.transcripts[-1]) == results(conversation(log(disk))) == [("c", "paid before", False)]
+
+
+def test_a_long_piece_of_a_stream_is_no_reason_to_fail(disk: Store) -> None:
+    text = "\U0001f600" * 100_000
+    live(disk, llm_agent("verbose", model=ScriptedModel(text)), "Well?")
+    with AgentSystem(disk, run=False) as client:
+        pieces = [update.value for update in client.task("t").follow() if isinstance(update, Emitted)]
+    assert "".join(pieces) == text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors import AgentSystem, DefinitionError, TaskFailedError, agent, gather, open_store
+from actors import AgentSystem, DefinitionError, TaskFailedError, TaskHeldError, agent, gather, open_store
 from actors.llm import (
     Budget,
     Message,
@@ -188,3 +188,32 @@ def test_a_model_that_fails_for_good_fails_the_task(disk: Store) -> None:
     helper = talker(failing(ConnectionError("cut"), dear(1)), ONE_EACH, model_options={"retries": 0})
     with pytest.raises(TaskFailedError, match="step 1 model: cut"):
         live(disk, helper, "Well?")
+
+
+def test_tasks_of_one_agent_are_counted_apart() -> None:
+    helper = talker(dear(2), Budget(cost=1, per_call=Usage(cost=Decimal("0.50"))))
+    with AgentSystem("memory:") as system:
+        tasks = [system.spawn(helper, f"Well, {number}?") for number in range(3)]
+        assert [task.result(20) for task in tasks] == ["Done."] * 3
+        assert helper.name == "talker"
+
+
+def test_a_dear_task_does_not_make_another_of_its_agent_dear() -> None:
+    costs = {"dear": "0.90", "cheap": "0.10"}
+
+    class Priced:
+        def reply(self, messages: Any, tools: Any, *, on_delta: Any) -> Reply:
+            usage = Usage(cost=Decimal(costs[messages[0].text]))
+            turn = sum(isinstance(one, Reply) for one in messages)
+            return Reply("Done.", usage=usage) if turn == 2 else Reply("", [ToolCall("c", "look")], usage)
+
+    helper = talker(Priced(), Budget(cost="1.50"))
+    with AgentSystem("memory:") as system:
+        assert held_in(system, helper, "dear") == "1.80 of 1.50 spent"
+        assert system.spawn(helper, "cheap").result(20) == "Done."
+
+
+def held_in(system: AgentSystem, helper: Any, prompt: str) -> str:
+    with pytest.raises(TaskHeldError) as caught:
+        system.spawn(helper, prompt, id="t").result(20)
+    return str(caught.value).partition("\n")[0].rpartition(": ")[2]

@@ -152,11 +152,11 @@ def test_a_model_may_be_async(disk: Store, kind: type[AsyncModel]) -> None:
 
 
 def test_the_loop_is_a_function_of_agents_in_either_colour(disk: Store) -> None:
-    @agent(name="plain")
+    @agent(name="plain talk")
     def plain() -> Answer:
         return converse.sync([UserMessage("What about Rome?")], model=script(), tools=[weather, population])
 
-    @agent(name="colourful")
+    @agent(name="colourful talk")
     async def colourful() -> Answer:
         return await converse([UserMessage("What about Rome?")], model=script(), tools=[weather, population])
 

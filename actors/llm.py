@@ -167,13 +167,15 @@ def continue_conversation(system: AgentSystem, task_id: str, text: str, *, id: s
     events = system.task(task_id).events()
     task = fold(None, events)
     assert task is not None  # noqa: S101  else it was unknown
+    made: AsyncAgent[[list[Message]], str] = find_agent(task.agent)  # type: ignore[assignment]
+    if made.name not in _made_in:
+        raise ValueError(f"task {task_id} of agent {task.agent} is no llm_agent's: how it goes on is its own matter")
     if task.ending is None:
         raise TaskNotEndedError(
             f"task {task_id} has not ended: it is {task.status}. Wait for its answer, or cancel it first",
             task_id=task_id,
             status=task.status,
         )
-    made: AsyncAgent[[list[Message]], str] = find_agent(task.agent)  # type: ignore[assignment]
     return system.spawn(made, [*conversation(events), UserMessage(text)], id=id)
 
 

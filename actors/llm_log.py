@@ -41,7 +41,6 @@ class Turn:
     """One reply of a model, at a path of a log, and what came of each of its calls."""
 
     path: str
-    at: float
     reply: Reply
     used: tuple[Used, ...]
 
@@ -98,23 +97,30 @@ def turns(task: AgentTask, transcript: Transcript | None = None) -> Iterable[Tur
     transcript = Transcript() if transcript is None else transcript
     for record in list(task.steps.values()):
         if is_reply(record):
-            assert isinstance(record.outcome, StepSucceeded)  # noqa: S101  that is what makes it one
-            stored: Any = decode(record.outcome.value)
-            reply = transcript.numbered(unpack(stored))
+            reply = transcript.numbered(reply_of(record))
             transcript.add(reply)
             scope, _, number = record.path.rpartition("/")
             beside = join(scope, int(number) + 1)
             used = [_used(task, call, join(beside, nth)) for nth, call in enumerate(reply.tool_calls, 1)]
-            yield Turn(record.path, record.outcome.timestamp, reply, tuple(used))
+            yield Turn(record.path, reply, tuple(used))
 
 
 def is_reply(record: StepRecord) -> bool:
-    """Tell whether a record is that of a model's reply."""
+    """Tell whether a record is that of a model's reply, or of one that a person has given in its place."""
     outcome = record.outcome
-    if record.kind != STEP or record.name != MODEL or not isinstance(outcome, StepSucceeded):
+    given = isinstance(outcome, Released) and outcome.decision == "value"
+    if record.kind != STEP or record.name != MODEL or not (given or isinstance(outcome, StepSucceeded)):
         return False
-    value = outcome.value
-    return isinstance(value, dict) and "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
+    value = getattr(outcome, "value", None)
+    if isinstance(value, dict):
+        return "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
+    return given and isinstance(value, str)
+
+
+def reply_of(record: StepRecord) -> Reply:
+    """Give the reply that a record holds which is one."""
+    stored: Any = decode(getattr(record.outcome, "value", None))
+    return unpack(stored)
 
 
 def call_of(task: AgentTask, record: StepRecord) -> Used | None:
@@ -127,8 +133,7 @@ def call_of(task: AgentTask, record: StepRecord) -> Used | None:
     asked = task.steps.get(join(scope, int(number) - 1))
     if asked is None or not is_reply(asked):
         return None
-    stored: Any = decode(asked.outcome.value)  # type: ignore[union-attr]
-    calls = unpack(stored).tool_calls
+    calls = reply_of(asked).tool_calls
     return _used(task, calls[int(nth) - 1], branch) if int(nth) <= len(calls) else None
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shlex import quote
 
-from actors.llm_log import Used, call_of, is_reply, opening, turns, usage_of
-from actors.llm_messages import Message, Reply, SystemMessage, ToolCall, ToolResult, Usage, UserMessage, unpack
+from actors.llm_log import Used, call_of, is_reply, opening, reply_of, turns, usage_of
+from actors.llm_messages import Message, Reply, SystemMessage, ToolCall, ToolResult, Usage, UserMessage
 from actors.llm_tools import MODEL
 from actors.showing import value_text
 from actors.view import clock_time, pause_id
@@ -13,7 +13,7 @@ from actors.wording import fitted, named, plain, until
 from domain.errors import PerdureError
 from domain.record import STEP, StepRecord
 from domain.task import AgentTask
-from domain.values import decode, encode
+from domain.values import encode
 
 INDENT = " " * 10
 """What stands before the second line of a text."""
@@ -47,8 +47,7 @@ def said(task: AgentTask, record: StepRecord) -> tuple[str, str]:
     A reply is its text and what it took; a tool has the call, and what came of it.
     """
     if is_reply(record):
-        stored = decode(record.outcome.value)  # type: ignore[union-attr]
-        return "model", _told(record.path, unpack(stored))  # type: ignore[arg-type]
+        return "model", _told(record.path, reply_of(record))
     used = call_of(task, record)
     return ("", "") if used is None else ("tool", _used(task, used, ""))
 

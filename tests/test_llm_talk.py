@@ -226,3 +226,15 @@ def test_a_death_in_the_middle_of_a_stream_mixes_nothing(disk: Store) -> None:
     assert text == ["The sun", " shines."]
     (reply,) = [event.value for event in log(disk) if isinstance(event, StepSucceeded)]
     assert reply == {"text": "The sun shines."}
+
+
+def test_who_decides_whether_to_ask_is_given_the_defaults_too() -> None:
+    seen: list[Any] = []
+
+    @tool(needs_approval=lambda arguments: bool(seen.append(arguments)))
+    def pay(amount: int, currency: str = "EUR") -> str:
+        """Pay."""
+        return currency
+
+    assert not pay.asks(pay.checked({"amount": "3"}))
+    assert seen == [{"amount": 3, "currency": "EUR"}]

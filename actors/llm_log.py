@@ -9,14 +9,17 @@ from typing import Any
 from actors.llm_messages import Message, Reply, ToolCall, ToolResult, Transcript, UserMessage, unpack
 from actors.llm_tools import BAD_CALL, MODEL, ToolError, result_text
 from domain.errors import UnknownTaskError
-from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, StepSucceeded, TaskEvent
+from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, StepSucceeded, TaskEvent, WaitEnded
 from domain.faults import Fault
 from domain.fold import fold
 from domain.journal import join
 from domain.record import REQUEST, STEP, StepRecord
 from domain.task import AgentTask
 from domain.values import decode
+from domain.waits import SIGNAL
 
+FOLLOW_UP = "user says"
+"""The name of the signal that brings the user's next words."""
 PARTS = 3
 """Records that a call of a tool has at most: a question, the wait for its answer, the step."""
 
@@ -76,8 +79,10 @@ def conversation(events: Iterable[TaskEvent]) -> list[Message]:
         raise ValueError(f"{what}: it does not begin with a user's words")
     transcript = Transcript(first)
     for turn in turns(task, transcript):
-        for used in turn.used:
+        for used in turn.used if isinstance(turn, Turn) else ():
             transcript.add(used.result)
+    for version in task.mail.get(FOLLOW_UP, ()):  # that came, and to which nobody could listen any more
+        transcript.add(_heard(task.letters[version]))
     return transcript.messages
 
 
@@ -92,8 +97,11 @@ def opening(task: AgentTask) -> list[Message] | None:
     return said if ours else None
 
 
-def turns(task: AgentTask, transcript: Transcript | None = None) -> Iterable[Turn]:
-    """Give the replies that a log has, in order, with what came of their calls; each is added to the transcript."""
+def turns(task: AgentTask, transcript: Transcript | None = None) -> Iterable[Turn | UserMessage]:
+    """Give the replies that a log has, in order, with what came of their calls, and what the user has said meanwhile.
+
+    Each is added to the transcript.
+    """
     transcript = Transcript() if transcript is None else transcript
     for record in list(task.steps.values()):
         if is_reply(record):
@@ -103,6 +111,14 @@ def turns(task: AgentTask, transcript: Transcript | None = None) -> Iterable[Tur
             beside = join(scope, int(number) + 1)
             used = [_used(task, call, join(beside, nth)) for nth, call in enumerate(reply.tool_calls, 1)]
             yield Turn(record.path, reply, tuple(used))
+        elif (record.kind, record.name) == (SIGNAL, FOLLOW_UP) and isinstance(record.outcome, WaitEnded):
+            said = _heard(task.letters[record.outcome.signal])
+            transcript.add(said)
+            yield said
+
+
+def _heard(letter: SignalReceived) -> UserMessage:
+    return UserMessage(str(decode(letter.value)))
 
 
 def is_reply(record: StepRecord) -> bool:

@@ -28,17 +28,17 @@ def conversation_lines(task: AgentTask, now: float, options: str = "") -> list[t
 
     `options` are what a command that is named needs besides, such as the store.
     """
-    found, usage, lines = list(turns(task)), Usage(), _opened(task)
-    if not found:
-        return []
-    for turn in found:
-        usage += turn.reply.usage
+    usage, lines, many = Usage(), _opened(task), 0
+    for turn in turns(task):
+        if isinstance(turn, UserMessage):
+            lines.append(("user", _text(turn.text)))
+            continue
+        many, usage = many + 1, usage + turn.reply.usage
         lines.append(("model", _told(turn.path, turn.reply)))
         lines += [("tool", _used(task, used, options)) for used in turn.used]
     lines += [_open(record, now) for record in task.steps.values() if _is_open(record)]
-    many = f"{len(found)} repl{'ies' if len(found) > 1 else 'y'}"
-    took = usage_of(Reply(usage=usage))
-    return [*lines, ("in all", f"{many}, {took}" if took else many)]
+    replies, took = f"{many} repl{'ies' if many > 1 else 'y'}", usage_of(Reply(usage=usage))
+    return [*lines, ("in all", f"{replies}, {took}" if took else replies)] if many else []
 
 
 def said(task: AgentTask, record: StepRecord) -> tuple[str, str]:

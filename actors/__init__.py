@@ -3,7 +3,8 @@
 Begin with `agent`, `step` and `AgentSystem`; side by side there are `gather`, `map_steps` and `branch`. What many
 agents share is an `Entity`, reached by `entity` inside an agent and `AgentSystem.entity` elsewhere; who is supervised
 together is an `AgentSystem.group`. A task is watched, decided about and waited for by its `TaskRef`; `actors.testing`
-is the kit for your own tests. What each guarantees, and what not, stands in its docstring.
+is the kit for your own tests, `actors.llm` an agent that talks with a model and its tools. What each guarantees, and
+what not, stands in its docstring.
 """
 
 # What depends on what, each file only on those above it, and on `domain` and `stores`:
@@ -19,8 +20,8 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     spawned                               what a spawn is given, checked
 #     mailbox, places                       what entities are asked; which of them have an actor
 #     entity_actor, entities                who answers; which entities are in memory
-#     hints, lines, activation, body        how an agent's lines wait together; one incarnation and how it closes;
-#                                           one entry into a body
+#     hints, lines, activation              how an agent's lines wait together; one incarnation and how it closes
+#     reserving, body                       what an attempt is reserved at; one entry into a body
 #     raised, recorded                      errors that arrive as themselves; what the log has of a call
 #     waits, call                           one wait; one call of a step
 #     scope, context, emitting              where in the program code stands; what running code calls; `emit`
@@ -43,6 +44,8 @@ is the kit for your own tests. What each guarantees, and what not, stands in its
 #     remote, ref, asked                    what is brought to a task; TaskRef; approvals that nobody has answered
 #     spawning, keeping, group_ref, system  how tasks are spawned, and how a store is kept small; TaskGroup, AgentSystem
 #     testing                               the kit for users' own tests
+#     llm_messages, llm_tools, llm_budget, llm_log, llm_show, llm_scripted, llm
+#                                           an LLM agent, on what everybody has; imported by who wants it
 #     verify                                what is wrong with a store
 #     check, live, look, serve, pool, cli … the command line
 
@@ -167,6 +170,7 @@ from domain.errors import (  # noqa: E402
     WaitTimeoutError,
 )
 from domain.faults import Fault  # noqa: E402
+from domain.ledger import Attempt, Ledger, Spent  # noqa: E402
 from domain.retry import RetryPolicy  # noqa: E402
 from domain.types import register  # noqa: E402
 from stores import (  # noqa: E402
@@ -189,6 +193,7 @@ __all__ = [
     "AskTimeoutError",
     "AsyncAgent",
     "AsyncStep",
+    "Attempt",
     "Awaited",
     "BlockingCallError",
     "CancelAsked",
@@ -217,6 +222,7 @@ __all__ = [
     "InvalidStoreURLError",
     "InvalidTaskIdError",
     "KeyConflictError",
+    "Ledger",
     "NestedStepError",
     "NewerStoreError",
     "NotHappened",
@@ -231,6 +237,7 @@ __all__ = [
     "Signal",
     "SignalArrived",
     "SignalConflictError",
+    "Spent",
     "Step",
     "StepBegan",
     "StepEnded",

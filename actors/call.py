@@ -16,12 +16,13 @@ from actors.hints import StopAsked
 from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
 from actors.raised import to_data
 from actors.recorded import RecordedCall
+from actors.reserving import NothingLeft, reservation
 from actors.threads import Job, NoThreadError
 from domain.errors import GivenUp, StepTimeoutError, SystemClosedError, UnstorableValueError
 from domain.events import TaskEvent
 from domain.faults import Fault
 from domain.record import StepRecord
-from domain.state import idempotency_key
+from domain.state import SPENT, idempotency_key
 from domain.task import AgentTask
 from domain.values import loads
 from stores.emissions import RESET, Emission
@@ -99,6 +100,9 @@ class StepCall(RecordedCall):
                     activation.leave_body(body)
                     self._leave_in_doubt(body)
                 await self._record(body, ended)
+        except NothingLeft as spent:
+            activation.leave_body(body)
+            activation.hold(SPENT, self.path, spent.details, here=not self.colour.awaits)
         except StopAsked as asked:
             activation.leave_body(body)
             activation.stop(here=not self.colour.awaits, cut_off=asked.args)
@@ -117,7 +121,9 @@ class StepCall(RecordedCall):
         activation, label = self.activation, self.step.label(self.arguments)
         return await self.append(
             lambda task, now: task.start_step(
-                activation.number, now, self.call, label, doubt, cancels=not self.cleans_up
+                *(activation.number, now, self.call, label, doubt),
+                cancels=not self.cleans_up,
+                reserved=reservation(self.settings.reserve, task, activation.runtime.value_limit),
             ),
             activation.unless_stopped,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
+from decimal import Decimal, InvalidOperation
 from inspect import formatannotation
 from shlex import quote
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from actors.system import AgentSystem
 from actors.target import CommandError, load_agents, parse_json
 from actors.task_log import TaskLog
 from actors.wording import has_worker, plain
-from domain.state import ENDED
+from domain.state import ENDED, SPENT
 from domain.task import AgentTask
 from domain.values import convert, decode
 from stores import Store
@@ -67,15 +68,38 @@ def resolve(
         typer.echo(plain(f"{task.id}: {what}. {what_next(opened, task.id)}"))
 
 
-def release(id: TaskId, by: By = None, store: StoreUrl = DEFAULT_STORE) -> None:
+def release(
+    id: TaskId,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="+AMOUNT", help="What it may spend besides, of what it is held for."),
+    ] = None,
+    by: By = None,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
     """Let a held task go on, after what held it was mended.
 
-    A step in doubt is for `perdure resolve`.
+    With --budget one that has spent what it had. A step in doubt is for `perdure resolve`.
     """
     with closing(existing(store)) as opened, AgentSystem(opened, run=False) as system:
         task = system.task(full_id(opened, id))
-        task.release(by=by)
-        typer.echo(plain(f"{task.id}: released. {what_next(opened, task.id)}"))
+        grant = None if budget is None else _granted(TaskLog(opened).load(task.id), budget)
+        task.release(by=by, grant=grant)
+        more = "" if grant is None else f" with {budget} {next(iter(grant))}"
+        typer.echo(plain(f"{task.id}: released{more}. {what_next(opened, task.id)}"))
+
+
+def _granted(task: AgentTask, budget: str) -> dict[str, Decimal]:
+    """Read an amount, in terms of what the task is held for. Raises CommandError."""
+    held, amount = task.held, Decimal(0)
+    of = held.details.get("of", "") if held is not None and held.reason == SPENT else ""
+    if not of:
+        raise CommandError(f"task {task.id} is not held because a budget is spent: there is nothing to add to")
+    with suppress(InvalidOperation):
+        amount = Decimal(budget)
+    if not (budget.startswith("+") and amount.is_finite() and amount > 0):
+        raise CommandError(f"--budget takes what is added, such as +1.00, not {budget!r}")
+    return {of: amount}
 
 
 def _check_value(task: AgentTask, path: str, value: object, code: str) -> None:

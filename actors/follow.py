@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from actors.definitions import AnyAgent
 from actors.leaving import Signals
+from actors.llm_show import said
 from actors.ref import TaskRef
 from actors.saying import INDENT, say
 from actors.showing import counted
@@ -165,7 +166,7 @@ class Follower:
         elif isinstance(event, StepStarted):
             self._say("running", named(event.path, event.name, event.label, event.attempt))
         elif isinstance(event, StepSucceeded | StepFailed):
-            if event.kind == STEP:
+            if event.kind == STEP and not self._tell_talk(event.path):
                 self._tell_outcome(event)
         elif isinstance(event, Restarted):
             self._tell_crash(event)
@@ -240,6 +241,14 @@ class Follower:
                 "decided",
                 f"{named(record.path, record.name, record.label)}  {shortened(decision(event), _LONGEST, tail=40)}",
             )
+
+    def _tell_talk(self, path: str) -> bool:
+        """Tell what a step has brought to a conversation with a model, if that is what it did."""
+        record = self.task.steps[path]
+        word, text = said(self.task, record) if record.outcome is not None else ("", "")
+        if word:
+            self._say(word, text)
+        return bool(word)
 
     def _tell_other(self, worker: str | None) -> None:
         self._say("followed", f"another process runs this task (worker {worker})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from contextlib import closing
 from typing import Annotated, NoReturn, get_args
 
@@ -11,7 +12,9 @@ import typer
 
 from actors.command import DEFAULT_STORE, AsJson, StoreUrl, TaskId, complain_of_damage, existing, full_id, options
 from actors.documents import row_document, task_document, text_of
+from actors.llm_show import conversation_lines
 from actors.outline import outline_of_store
+from actors.saying import head_of
 from actors.target import CommandError
 from actors.task_log import TaskLog
 from actors.view import called_off, cancelled_text, owed_undos, pause_id
@@ -68,8 +71,12 @@ def show(
     after: Annotated[
         int | None, typer.Option("--after", metavar="CURSOR", help="With --follow: go on behind it.")
     ] = None,
+    log: Annotated[bool, typer.Option("--log", help="Show the log also where it is a conversation.")] = False,
 ) -> None:
     """Show a task's log as a table, and why it is held or failed, or who can answer it and how.
+
+    Of a conversation with a model it shows who said what, which tools were called, what it took, and what waits for
+    whom; --log has its log.
 
     Of a log that cannot be read it shows what stands before the damage. Exit code 1 then. With --json it prints all
     that is known of the task; as a file it is a history, which `actors.testing.replay_history` replays.
@@ -89,10 +96,14 @@ def show(
     if task is not None and as_json:
         typer.echo(text_of(task_document(task, events, workers, error)))
     elif task is not None:
-        from actors.render import print_log  # noqa: PLC0415  as above
-
         typer.echo(status_line(task, workers) + "\n")
-        print_log(events)
+        talk = [] if log else conversation_lines(task, time.time(), options(store))
+        for word, text in talk:
+            typer.echo(head_of(word) + text)
+        if not talk:
+            from actors.render import print_log  # noqa: PLC0415  as above
+
+            print_log(events)
     if error is not None:
         _refuse_damaged(error)
     if task is not None and not as_json:

@@ -9,10 +9,14 @@ from typing import Any, Literal, TypedDict
 
 from actors.info import Doubt, Happened, NotHappened, Unknown
 from domain.errors import DefinitionError
+from domain.ledger import Ledger
 from domain.retry import MOST_SECONDS, Errors, RetryPolicy
 
 OnDoubt = Literal["rerun", "hold"] | Callable[[Doubt], Happened | NotHappened | Unknown]
 """What becomes of a step in doubt: run it again, hold the task, or find out."""
+
+Reserve = Callable[[Ledger], Any]
+"""Asked before each attempt: gives what it is reserved at, any value that can be stored, or Spent."""
 
 
 class StepOptions(TypedDict, total=False):
@@ -28,6 +32,9 @@ class StepOptions(TypedDict, total=False):
         on_doubt: "rerun" (default), "hold", or a function `(doubt) -> Happened(value) | NotHappened() | Unknown()`.
         idempotent: the body may always be entered once more; its start is not recorded.
         label: a text for people, formatted with the arguments, such as "mail to {to}".
+        reserve: a function `(ledger) -> value | Spent(why)`, asked in the append that begins an attempt: the value is
+            stored with the attempt's start, and given to the next asker; Spent holds the task before the body, until
+            `release(grant=…)`. It may be asked more than once, and has to be quick and without effects.
         raises: the class, or classes, of errors that reach the agent as themselves; all others, those of
             subclasses too, reach it as StepError.
     """
@@ -45,6 +52,7 @@ class StepOptions(TypedDict, total=False):
     on_doubt: OnDoubt
     idempotent: bool
     label: str | None
+    reserve: Reserve | None
     raises: type[Exception] | Sequence[type[Exception]]
 
 
@@ -62,6 +70,7 @@ class Options:
     on_doubt: OnDoubt = "rerun"
     idempotent: bool = False
     label: str | None = None
+    reserve: Reserve | None = None
     raises: tuple[type[Exception], ...] = ()
 
     def but(self, name: str, changes: StepOptions) -> Options:
@@ -96,8 +105,7 @@ class Options:
             if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds <= MOST_SECONDS):
                 what = f"a number of seconds above 0 and up to {MOST_SECONDS:g}"
                 raise DefinitionError(f"step {name}: {limit} is {what}, not {seconds!r:.40}")
-        plain = callable(self.on_doubt) and not inspect.iscoroutinefunction(self.on_doubt)
-        if not plain and self.on_doubt not in ("rerun", "hold"):
+        if not _is_plain(self.on_doubt) and self.on_doubt not in ("rerun", "hold"):
             raise DefinitionError(
                 f"step {name}: on_doubt is 'rerun', 'hold' or a function (doubt) -> Happened(value) |"
                 f" NotHappened() | Unknown(), not {self.on_doubt!r}"
@@ -107,11 +115,20 @@ class Options:
                 f"step {name}: idempotent=True says that it may always be run again, and its start is not in the"
                 " log; on_doubt cannot be had with it"
             )
+        if self.reserve is not None and (self.idempotent or not _is_plain(self.reserve)):
+            raise DefinitionError(
+                f"step {name}: reserve is a plain function (ledger) -> value | Spent(why), and cannot be had with"
+                " idempotent=True: it is stored with the record of a start"
+            )
         if not (type(self.raises) is tuple and all(_is_error(kind) for kind in self.raises)):
             raise DefinitionError(
                 f"step {name}: raises is a tuple of classes of errors, not {self.raises!r}; StopIteration cannot be"
                 " one, Python makes a RuntimeError of it on its way to the agent"
             )
+
+
+def _is_plain(given: object) -> bool:
+    return callable(given) and not inspect.iscoroutinefunction(given)
 
 
 def _is_error(kind: object) -> bool:

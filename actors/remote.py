@@ -213,22 +213,26 @@ class Reached:
 
     # ------------------------------------------------------------------ holds
 
-    def release(self, by: str | None = None) -> None:
+    def release(self, by: str | None = None, *, grant: Any = None) -> None:
         """Let a held task go on; one whose log could not be read is read again first.
 
-        Raises ResolveError where it is not held, or where a step has to be decided; UnreadableTaskError;
-        TaskEndedError.
+        `grant`: what a task that is held as spent may have besides, in the terms of who reserves (see StepOptions); for
+        a budget of `actors.llm` a dict such as `{"cost": Decimal("1.00")}`.
+
+        Raises ResolveError where it is not held, or not as spent and there is a grant, or where a step has to be
+        decided; UnreadableTaskError; TaskEndedError; UnstorableValueError.
         """
         refuse_on_loop("release()", "await release_async()")
         row, who = self._row(), _who(by)
+        given = None if grant is None else checked(grant, self._system.runtime.value_limit)
         if row.hold == UNREADABLE and self._log.mended(row, by_a_person=True):
             self._system.wake()
             return
-        self._append(lambda task, now: task.release(now, who))
+        self._append(lambda task, now: task.release(now, who, given))
 
-    async def release_async(self, by: str | None = None) -> None:
+    async def release_async(self, by: str | None = None, *, grant: Any = None) -> None:
         """Do what `release` does, without blocking the event loop."""
-        await self._call(self.release, by)
+        await self._call(partial(self.release, by, grant=grant))
 
     def resolve(
         self, path: str, *, value: Any = NOT_GIVEN, rerun: bool = False, fail: bool = False, by: str | None = None

@@ -140,6 +140,10 @@ def _what(event: TaskEvent) -> str:
     return f"{plain(text)}{attempt}  {rest}".rstrip()
 
 
+def _reserved(event: StepStarted) -> str:
+    return "" if event.reserved is None else f"reserves {shown(event.reserved)}"
+
+
 def _table() -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
@@ -206,7 +210,7 @@ def _held(event: Held) -> str:
 _VALUES: dict[type[TaskEvent], Callable[[Any], str]] = {
     Created: _created,
     Activated: lambda event: plain(f"activation {event.number} by {event.worker}"),
-    StepStarted: lambda event: plain(event.doubt),
+    StepStarted: lambda event: joined(plain(event.doubt), _reserved(event)),
     StepSucceeded: _succeeded,
     StepFailed: _step_failed,
     Restarted: lambda event: plain(f"restart {event.strikes} after {Fault.from_data(event.error)}"),

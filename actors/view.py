@@ -282,7 +282,7 @@ def explain(task: AgentTask, options: str = "") -> str:
         lines += _decisions(task, options) if task.question else []
         lines += [f"try again now    {release}"]
     else:
-        lines += [f"mend it, then    {release}"]
+        lines += [f"allow more    {release} --budget +AMOUNT" if details.get("of") else f"mend it, then    {release}"]
     return "\n".join(lines)
 
 

@@ -98,10 +98,13 @@ class Activated(TaskEvent):
 class StepStarted(TaskEvent):
     """A body is about to run.
 
-    `doubt` tells how an earlier attempt in doubt was settled: by rerun, an answer, or a person.
+    `doubt` tells how an earlier attempt in doubt was settled: by rerun, an answer, or a person. `reserved` is what the
+    attempt was reserved at, where its step reserves something.
     """
 
     TOPIC = "step.started"
+    SCHEMA = 2
+    ADDED = {2: (None,)}  # noqa: RUF012  as declared above
     path: str
     kind: str
     name: str
@@ -109,6 +112,7 @@ class StepStarted(TaskEvent):
     digest: str
     label: str
     doubt: str
+    reserved: Any
 
 
 class StepSucceeded(TaskEvent):

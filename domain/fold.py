@@ -184,6 +184,8 @@ def _record_start(task: AgentTask, event: StepStarted) -> None:
     record.label, record.started = event.label, event.timestamp
     record.settled = record.retry_at = None
     task.latest = record
+    if event.reserved is not None:
+        task.reserved[event.path] = (*task.reserved.get(event.path, ()), (event.attempt, event.reserved))
 
 
 def _record_value(task: AgentTask, event: StepSucceeded) -> None:
@@ -210,6 +212,7 @@ def _record_failure(task: AgentTask, event: StepFailed) -> None:
 
 def _record_decision(task: AgentTask, event: Released) -> None:
     if not event.path:
+        task.granted += () if event.value is None else (event.value,)
         return
     record = _own(task, task.steps[event.path])
     if event.decision == "rerun":

@@ -26,16 +26,17 @@ Status = Literal["queued", "running", "waiting", "held", "completed", "failed", 
 ENDED: tuple[Status, ...] = ("completed", "failed", "cancelled")
 """The statuses of a task that has ended."""
 
-IN_DOUBT, STRIKES, DIFFERS, UNKNOWN_CLASS, FAILED_STEP, UNREADABLE = (
+IN_DOUBT, STRIKES, DIFFERS, UNKNOWN_CLASS, FAILED_STEP, UNREADABLE, SPENT = (
     "in doubt",
     "strikes",
     "differs",
     "unknown class",
     "failed step",
     "unreadable",
+    "spent",
 )
 """The reasons for which a task is held."""
-HOLDS = (IN_DOUBT, STRIKES, DIFFERS, UNKNOWN_CLASS, FAILED_STEP, UNREADABLE)
+HOLDS = (IN_DOUBT, STRIKES, DIFFERS, UNKNOWN_CLASS, FAILED_STEP, UNREADABLE, SPENT)
 """All of them."""
 FOR_CODE = (DIFFERS, UNKNOWN_CLASS)
 """The holds that wait for other code; the rest waits for a person."""
@@ -84,7 +85,8 @@ class TaskState:
     `steps` has the record of each position by its path; `scopes` the highest number of each scope, `keyed` the scope of
     each branch that has a key, and `places` the first path of a name with its arguments. `waiting` are the waits that
     are not over, by path; `letters` what has come from outside, by version, and `mail` the versions of those under each
-    name that nobody has taken. `cancel_until` is when the grace of a cancelled task is over; it
+    name that nobody has taken. `reserved` has by path the attempts with a reservation, and `granted` what people have
+    allowed besides. `cancel_until` is when the grace of a cancelled task is over; it
     `hurries` where it was called off when its agent was done, and is `called_off` until the next activation knows so.
     """
 
@@ -128,6 +130,8 @@ class TaskState:
         self.open_pauses: tuple[str, ...] = ()
         self.children: dict[str, str] = {}
         self.undos: tuple[Undo, ...] = ()
+        self.reserved: dict[str, tuple[tuple[int, Any], ...]] = {}
+        self.granted: tuple[Any, ...] = ()
         self.cancel: CancelRequested | None = None
         self.cancel_until = 0.0
         self.delivered = self.hurries = self.called_off = False
@@ -157,6 +161,14 @@ class TaskState:
     def strikes_if_lost(self) -> int:
         """The strikes that stand if the present activation, where there is one, has died without a mark."""
         return self.strikes + (self.worker is not None)
+
+    def strike_facts(self, strikes: int) -> tuple[str, dict[str, Any]]:
+        """Give the path of the step at which the log ends, and what a hold for so many strikes tells of it."""
+        details: dict[str, Any] = {"strikes": strikes}
+        if self.latest is None:
+            return "", details
+        details |= {"name": self.latest.name, "label": self.latest.label, "in_doubt": self.latest.in_doubt}
+        return self.latest.path, details
 
     @property
     def suspicion(self) -> int:
@@ -218,7 +230,7 @@ class TaskState:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.borrowed = True
-        for name in ("steps", "places", "scopes", "keyed", "letters", "mail", "signals", "children"):
+        for name in ("steps", "places", "scopes", "keyed", "letters", "mail", "signals", "children", "reserved"):
             setattr(other, name, getattr(self, name).copy())
         return other
 

@@ -44,6 +44,7 @@ from domain.state import (
     FAILED_STEP,
     FOR_CODE,
     IN_DOUBT,
+    SPENT,
     STRIKES,
     Named,
     TaskState,
@@ -81,24 +82,29 @@ class AgentTask(TaskState):
         number, strikes = self.activation + 1, 0 if events else self.strikes_if_lost
         events.append(Activated(self.id, version + 1, now, number, worker, token))
         if is_out(strikes, limit):
-            path, details = self._strike_facts(strikes)
+            path, details = self.strike_facts(strikes)
             events.append(Held(self.id, version + 2, now, number, STRIKES, path, details))
         return events
 
     def start_step(
-        self, activation: int, now: float, call: Call, label: str, doubt: str, *, cancels: bool = False
+        self,
+        activation: int,
+        now: float,
+        call: Call,
+        label: str,
+        doubt: str,
+        *,
+        cancels: bool = False,
+        reserved: Any = None,
     ) -> list[TaskEvent]:
         """Begin the next attempt at a step; the body runs only after this is in the log.
 
         `cancels`: where the task is cancelled, that is what the call comes to, and no body runs.
         """
         self.guard(activation)
-        record = self.steps.get(call.path)
-        attempt = 1 if record is None else record.attempt + 1
-        path, kind, name, digest = call
-        return self._delivered(now, call, cancels) or [
-            StepStarted(self.id, self.version + 1, now, path, kind, name, attempt, digest, label, doubt)
-        ]
+        record, (path, kind, name, digest) = self.steps.get(call.path), call
+        facts = path, kind, name, 1 if record is None else record.attempt + 1, digest, label, doubt, reserved
+        return self._delivered(now, call, cancels) or [StepStarted(self.id, self.version + 1, now, *facts)]
 
     def finish_step(
         self,
@@ -168,7 +174,7 @@ class AgentTask(TaskState):
         self.guard(activation)
         strikes = self.strikes + 1
         if is_out(strikes, limit):
-            path, details = self._strike_facts(strikes)
+            path, details = self.strike_facts(strikes)
             details |= {"error": error.to_data(), "where": f"{error}, at {where}"}
             return [Held(self.id, self.version + 1, now, activation, STRIKES, path, details)]
         due = now + restart_delay(strikes, jitter)
@@ -357,19 +363,19 @@ class AgentTask(TaskState):
         if self.ending is not None:
             raise TaskEndedError(f"task {self.id} has ended: {self.status}", task_id=self.id, status=self.status)
 
-    def release(self, now: float, by: str) -> list[TaskEvent]:
-        """Let a held task go on.
+    def release(self, now: float, by: str, grant: Any = None) -> list[TaskEvent]:
+        """Let a held task go on; `grant`, encoded, is what it may have besides, where it is held as spent.
 
-        Raises TaskEndedError, or ResolveError where it is not held or a step is in question.
+        Raises TaskEndedError, or ResolveError where it is not held, or not for that, or a step is in question.
         """
         held = self._held()
+        if grant is not None and held.reason != SPENT:
+            raise ResolveError(f"task {self.id} is held ({held.reason}): there is nothing to grant", task_id=self.id)
         if held.reason in (IN_DOUBT, FAILED_STEP):
-            raise ResolveError(
-                f"task {self.id} is held because of step {held.path}, which has to be decided first:"
-                f" perdure resolve {quote(self.id)} {held.path} --value JSON | --rerun | --fail",
-                task_id=self.id,
-            )
-        return [Released(self.id, self.version + 1, now, "", "release", None, by)]
+            why = f"task {self.id} is held because of step {held.path}, which has to be decided first:"
+            how = f"perdure resolve {quote(self.id)} {held.path} --value JSON | --rerun | --fail"
+            raise ResolveError(f"{why} {how}", task_id=self.id)
+        return [Released(self.id, self.version + 1, now, "", "release", grant, by)]
 
     def resolve(self, now: float, path: str, decision: str, value: Any, by: str) -> list[TaskEvent]:
         """Decide what became of the step in question: it happened (`value`), is to `rerun`, or is given up (`fail`)."""
@@ -388,13 +394,6 @@ class AgentTask(TaskState):
     def _held(self) -> Held:
         self._refuse_if_ended()
         if self.held is None:
-            message = f"task {self.id} is not held: it is {self.status}; there is nothing to decide"
-            raise ResolveError(message, task_id=self.id)
+            what = f"task {self.id} is not held: it is {self.status}; there is nothing to decide"
+            raise ResolveError(what, task_id=self.id)
         return self.held
-
-    def _strike_facts(self, strikes: int) -> tuple[str, dict[str, Any]]:
-        details: dict[str, Any] = {"strikes": strikes}
-        if self.latest is None:
-            return "", details
-        details |= {"name": self.latest.name, "label": self.latest.label, "in_doubt": self.latest.in_doubt}
-        return self.latest.path, details

@@ -11,6 +11,7 @@ FROZEN = {
     ("task.created", 1): ["timestamp", "birth", "agent", "input", "parent", "tags", "options"],
     ("task.activated", 1): ["timestamp", "number", "worker", "token"],
     ("step.started", 1): ["timestamp", "path", "kind", "name", "attempt", "digest", "label", "doubt"],
+    ("step.started", 2): ["timestamp", "path", "kind", "name", "attempt", "digest", "label", "doubt", "reserved"],
     ("step.succeeded", 1): ["timestamp", "path", "kind", "name", "digest", "attempt", "value", "source"],
     ("step.failed", 1): ["timestamp", "path", "kind", "name", "digest", "attempt", "error", "retry_at"],
     ("task.restarted", 1): ["timestamp", "activation", "error", "strikes", "due"],
@@ -38,6 +39,7 @@ of a higher schema, and logs of this one must still be read."""
 MISSING: dict[tuple[str, int], dict[str, Any]] = {
     ("task.passivated", 1): {"due": None, "waits": False},
     ("task.passivated", 2): {"waits": False},
+    ("step.started", 1): {"reserved": None},
 }
 """What an event of an older schema has in the fields that it was stored without."""
 NEWEST = {topic: schema for topic, schema in FROZEN}  # noqa: C416  the last of each

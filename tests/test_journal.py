@@ -161,7 +161,7 @@ def log_of(calls: list[tuple[str, Call]], doubts: set[str]) -> AgentTask:
     events: list[TaskEvent] = []
     for path, call in calls:
         named = (path, "step", call.name)
-        events.append(StepStarted("t", len(events) + 3, 1.0, *named, 1, call.digest, "", ""))
+        events.append(StepStarted("t", len(events) + 3, 1.0, *named, 1, call.digest, "", "", None))
         if path not in doubts:
             events.append(StepSucceeded("t", len(events) + 3, 1.0, *named, call.digest, 1, path, ""))
     return made(events)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import actors
+import actors.llm
 import actors.testing
 import domain
 import domain.errors
@@ -28,7 +29,7 @@ from domain.faults import Fault
 from stores import IndexRow
 
 HOME = Path(actors.__file__).resolve().parent.parent
-FACADES = [actors, actors.testing, stores]
+FACADES = [actors, actors.llm, actors.testing, stores]
 
 
 def run(source: str, folder: Path, *first: Path) -> subprocess.CompletedProcess[str]:

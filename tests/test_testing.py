@@ -91,7 +91,7 @@ def body(version: int, attempt: int = 1, key: str = "k", life: int = 1) -> BodyR
     return BodyRun("one", "1", attempt, key, life, version)
 
 
-STARTED = StepStarted("t", 3, 0.0, "1", "step", "one", 1, "", "", "")
+STARTED = StepStarted("t", 3, 0.0, "1", "step", "one", 1, "", "", "", None)
 DONE = StepSucceeded("t", 4, 0.0, "1", "step", "one", "", 1, "one", "")
 TO_BE_RETRIED = StepFailed("t", 4, 0.0, "1", "step", "one", "", 1, {}, 7.0)
 GIVEN_UP = StepFailed("t", 5, 0.0, "1", "step", "one", "", 2, {}, None)

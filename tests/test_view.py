@@ -30,7 +30,7 @@ from domain.values import encode
 NO_ROAD = {"kinds": ["ConnectionError", "OSError", "Exception"], "message": "no road"}
 CREATED = Created("t", 1, 100.0, "b", "trip", [["Rome"], {}], "", {}, {})
 ACTIVATED = Activated("t", 2, 100.0, 1, "w", "0")
-STARTED = StepStarted("t", 3, 100.0, "1", "step", "travel", 1, "d", "to Rome", "")
+STARTED = StepStarted("t", 3, 100.0, "1", "step", "travel", 1, "d", "to Rome", "", None)
 FAILED = StepFailed("t", 4, 101.0, "1", "step", "travel", "d", 1, NO_ROAD, 160.0)
 
 
@@ -56,7 +56,7 @@ def test_a_step_that_waits_for_its_next_attempt_has_its_errors_and_its_due_time(
 @pytest.mark.parametrize(
     ("event", "state"),
     [
-        (StepStarted("t", 5, 160.0, "1", "step", "travel", 2, "d", "to Rome", ""), "started"),
+        (StepStarted("t", 5, 160.0, "1", "step", "travel", 2, "d", "to Rome", "", None), "started"),
         (StepSucceeded("t", 5, 160.0, "1", "step", "travel", "d", 2, "here", ""), "finished"),
         (StepFailed("t", 5, 160.0, "1", "step", "travel", "d", 2, NO_ROAD, None), "failed"),
     ],
@@ -106,7 +106,7 @@ def test_patches_and_readings_of_the_clock_are_told_apart_from_steps() -> None:
 
 
 def test_the_line_of_a_waiting_task_names_the_step_that_is_tried_first() -> None:
-    later = StepStarted("t", 5, 101.0, "2/1/1", "step", "fetch", 1, "e", "", "")
+    later = StepStarted("t", 5, 101.0, "2/1/1", "step", "fetch", 1, "e", "", "", None)
     sooner = StepFailed("t", 6, 102.0, "2/1/1", "step", "fetch", "e", 1, NO_ROAD, 110.0)
     task = task_after(STARTED, FAILED, later, sooner)
     passivated = Passivated("t", 7, 103.0, 1, [], 110.0, True)
@@ -134,7 +134,7 @@ def test_a_moment_of_another_day_has_its_date() -> None:
 
 def test_the_line_of_a_step_in_doubt_is_the_same_on_any_day() -> None:
     now = time.time()
-    begun = StepStarted("t", 3, now, "1", "step", "travel", 1, "d", "", "")
+    begun = StepStarted("t", 3, now, "1", "step", "travel", 1, "d", "", "", None)
     task = task_after(begun, Held("t", 4, now, 1, "in doubt", "1", {}))
     assert re.search(r"began \d\d-\d\d \d\d:\d\d:\d\d, its end", headline(task))
     assert re.search(r"began \d\d:\d\d:\d\d, its end", explain(task))

@@ -1,0 +1,236 @@
+"""What a conversation is made of: messages, a model's replies, and the transcript that every provider accepts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Protocol, TypeAlias
+
+from domain.types import register
+
+
+@register(name="llm.SystemMessage")
+@dataclass(frozen=True)
+class SystemMessage:
+    """What a model is told of its part, before everything else."""
+
+    text: str
+
+
+@register(name="llm.UserMessage")
+@dataclass(frozen=True)
+class UserMessage:
+    """What a person, or another program, has said."""
+
+    text: str
+
+
+@register(name="llm.ToolCall")
+@dataclass(frozen=True)
+class ToolCall:
+    """One call of a tool that a model wants. `arguments` are JSON, or the text where that is none."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | str = field(default_factory=dict)
+
+
+@register(name="llm.Usage")
+@dataclass(frozen=True)
+class Usage:
+    """What a reply took: tokens in and out, and money in whatever currency."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: Decimal = Decimal(0)
+
+    def __add__(self, other: Usage) -> Usage:
+        """Add up what two replies took."""
+        tokens = self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
+        return Usage(*tokens, self.cost + other.cost)
+
+    @property
+    def tokens(self) -> int:
+        """All tokens."""
+        return self.input_tokens + self.output_tokens
+
+    def packed(self) -> list[Any]:
+        """Give it as a log holds it.
+
+        >>> Usage(10, 2, Decimal("0.01")).packed(), Usage.unpacked([10, 2]) == Usage(10, 2)
+        ([10, 2, '0.01'], True)
+        """
+        return [self.input_tokens, self.output_tokens, *([str(self.cost)] if self.cost else [])]
+
+    @classmethod
+    def unpacked(cls, stored: Sequence[Any]) -> Usage:
+        """Read what `packed` gave."""
+        tokens_in, tokens_out, *cost = stored
+        return cls(tokens_in, tokens_out, Decimal(cost[0]) if cost else Decimal(0))
+
+
+@register(name="llm.Reply")
+@dataclass(frozen=True)
+class Reply:
+    """What a model has said: text, calls of tools, or both; without calls it is the answer.
+
+    `extra` is for the model itself: any value that can be stored; it finds it again in the transcript.
+    """
+
+    text: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    usage: Usage = Usage()
+    extra: Any = None
+
+
+@register(name="llm.ToolResult")
+@dataclass(frozen=True)
+class ToolResult:
+    """What came of one call; `is_error` where the tool did not do, or may not have done, what was asked for."""
+
+    call_id: str
+    name: str
+    text: str
+    is_error: bool = False
+
+
+Message: TypeAlias = SystemMessage | UserMessage | Reply | ToolResult
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """What a model is told of a tool; `parameters` is a JSON Schema."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class Model(Protocol):
+    """What answers. `reply` may be a plain function, which runs on a thread, or an `async def`.
+
+        class Mine:
+            async def reply(self, messages, tools, *, on_delta):
+                async for piece in stream(messages, tools):
+                    on_delta(piece)
+                return Reply(text, calls, Usage(12, 3))
+
+    A model may also have `estimate(messages, tools) -> Usage`: at most what that reply will take, found out without
+    asking anybody. A budget reserves it before each call.
+    """
+
+    def reply(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, on_delta: Callable[[str], None]
+    ) -> Reply | Awaitable[Reply]:
+        """Give the next message of the conversation. `on_delta` may be told each piece of its text as it comes."""
+        ...
+
+
+class NotBilledError(Exception):
+    """Raised by a model whose provider has refused a call before it cost anything: a budget does not count it."""
+
+
+# ------------------------------------------------------------------ in the log
+
+
+def pack(reply: Reply) -> dict[str, Any]:
+    """Give a reply as a log holds it: with nothing that is empty.
+
+    >>> pack(Reply("hi")), pack(Reply(tool_calls=[ToolCall("c1", "look")], usage=Usage(10, 2)))
+    ({'text': 'hi'}, {'text': '', 'calls': [['c1', 'look', {}]], 'usage': [10, 2]})
+    """
+    if not isinstance(reply, Reply):
+        raise TypeError(f"a model gives a Reply, not {reply!r:.80}")
+    packed: dict[str, Any] = {"text": reply.text}
+    if reply.tool_calls:
+        packed["calls"] = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
+    if reply.usage != Usage():
+        packed["usage"] = reply.usage.packed()
+    return packed if reply.extra is None else {**packed, "extra": reply.extra}
+
+
+def unpack(stored: dict[str, Any] | str) -> Reply:
+    """Read what `pack` gave; or a text, which a person may have given for a reply in doubt."""
+    if isinstance(stored, str):
+        return Reply(stored)
+    calls = tuple(ToolCall(*call) for call in stored.get("calls", ()))
+    return Reply(stored["text"], calls, Usage.unpacked(stored.get("usage", (0, 0))), stored.get("extra"))
+
+
+class Transcript:
+    """A conversation that grows, each tool call with an id of its own, and a digest that says what it was so far.
+
+    What a model is told first is in no digest: a deploy may change it, and nothing that was said before is another.
+    Providers repeat ids, within a reply and over turns: a repeated one gets a number, in the call and in its result.
+    """
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.messages: list[Message] = []
+        self.digest = ""
+        self._ids: set[str] = set()
+        for message in messages:
+            self.add(message)
+
+    def add(self, message: Message) -> None:
+        """Let it grow by a message."""
+        if isinstance(message, Reply):
+            self._ids.update(call.id for call in message.tool_calls)
+        self.messages.append(message)
+        if isinstance(message, SystemMessage):
+            return
+        text = json.dumps([type(message).__name__, _said(message)], sort_keys=True, default=str)
+        self.digest = hashlib.blake2b(f"{self.digest}{text}".encode(), digest_size=8).hexdigest()
+
+    def numbered(self, reply: Reply) -> Reply:
+        """Give a reply whose ids are in no reply before it, each once.
+
+        >>> reply = Transcript([Reply(tool_calls=[ToolCall("a", "x")])]).numbered(
+        ...     Reply(tool_calls=[ToolCall("a", "x"), ToolCall("a", "y"), ToolCall("", "z")])
+        ... )
+        >>> [call.id for call in reply.tool_calls]
+        ['a_2', 'a_3', 'call']
+        """
+        taken, calls = set(self._ids), list[ToolCall]()
+        for call in reply.tool_calls:
+            first = name = call.id or "call"
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{first}_{number}"
+            taken.add(name)
+            calls.append(replace(call, id=name))
+        return replace(reply, tool_calls=tuple(calls))
+
+
+def _said(message: Message) -> Any:
+    if isinstance(message, Reply):
+        return [message.text, [[call.id, call.name, call.arguments] for call in message.tool_calls]]
+    return vars(message)
+
+
+def illegal(messages: Sequence[Message]) -> str:
+    """Say what a provider would refuse in a transcript; empty where there is nothing.
+
+    Each tool call has to have exactly one result, in the messages that follow its reply, and no result may be without.
+
+    >>> illegal([Reply(tool_calls=[ToolCall("a", "x")]), UserMessage("well?")])
+    "message 1: the tool call 'a' of message 0 has no result"
+    >>> illegal([UserMessage("hi"), ToolResult("a", "x", "1")])
+    "message 1: a result for 'a', which no call before it waits for"
+    """
+    open_calls, since = list[str](), 0
+    for number, message in enumerate([*messages, UserMessage("")]):
+        if isinstance(message, ToolResult):
+            if message.call_id not in open_calls:
+                return f"message {number}: a result for {message.call_id!r}, which no call before it waits for"
+            open_calls.remove(message.call_id)
+        elif open_calls:
+            return f"message {number}: the tool call {open_calls[0]!r} of message {since} has no result"
+        elif isinstance(message, Reply):
+            open_calls, since = [call.id for call in message.tool_calls], number
+            if len(set(open_calls)) < len(open_calls):
+                return f"message {number}: two tool calls have the same id"
+    return ""

@@ -44,7 +44,7 @@ from actors.emitting import emit
 from actors.frameworks import run_step_async
 from actors.llm_anthropic import AnthropicModel
 from actors.llm_budget import Budget, Counted
-from actors.llm_log import conversation, given_up_text, rejected_text
+from actors.llm_log import FOLLOW_UP, conversation, given_up_text, rejected_text
 from actors.llm_messages import (
     Message,
     Model,
@@ -74,6 +74,7 @@ from actors.llm_provider import (
 from actors.llm_scripted import ScriptedModel
 from actors.llm_tools import BAD_CALL, MODEL, AnyTool, AsyncTool, Tool, ToolError, result_text, tool, tools_by_name
 from actors.options import StepOptions
+from actors.pausing import receive_async
 from actors.ref import TaskRef
 from actors.system import AgentSystem
 from domain.errors import DefinitionError, FailTask, StepError, TaskNotEndedError
@@ -88,6 +89,7 @@ PIECE = 5_000
 """Characters that are emitted at once: however they are escaped, they are within the limit of `emit`."""
 
 _made_in: dict[str, str] = {}
+_stays: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def llm_agent(
     max_turns: int = MAX_TURNS,
     budget: Budget | None = None,
     on_failure: Literal["fail", "hold"] = "fail",
+    follow_ups: bool = False,
     model_options: StepOptions | None = None,
 ) -> AsyncAgent[[str | list[Message]], str]:
     """Make an agent that asks a model, runs the tools that it wants, and goes on until it answers.
@@ -126,9 +129,12 @@ def llm_agent(
         model: what answers; see Model.
         tools: what it may call: made by `@tool`, or plain functions.
         instructions: what the model is told first, at each turn; today's code says what.
-        max_turns: replies after which the task fails, when none of them was an answer.
+        max_turns: replies to one word of the user after which the task fails, when none of them was an answer.
         budget: what it may spend; by default anything.
         on_failure: as for `@agent`.
+        follow_ups: whether its task waits for the user's next words after each answer, as a row, and so ends only when
+            it is called off or fails. `continue_conversation` brings them to it, and its log grows by them alone;
+            `conversation(task.events())` and `task.follow()` tell the answers.
         model_options: options of the steps that ask the model; see StepOptions. By default 3 retries, but
             none of what would be refused again (NEVER_AGAIN in `actors.llm_provider`).
 
@@ -142,10 +148,16 @@ def llm_agent(
     @agent(name=name, on_failure=on_failure)
     async def run(prompt: str | list[Message]) -> str:
         said = [UserMessage(prompt)] if isinstance(prompt, str) else prompt
-        answer = await talk.until_answered([*([SystemMessage(instructions)] if instructions else []), *said])
+        transcript, counted = Transcript([*([SystemMessage(instructions)] if instructions else []), *said]), Counted()
+        answer = await talk.until_answered(transcript, counted)
+        while follow_ups:
+            transcript.add(UserMessage(await receive_async(FOLLOW_UP)))
+            answer = await talk.until_answered(transcript, counted)
         return answer.text
 
     run.__doc__ = instructions or f"Talk with {name}."
+    if follow_ups:
+        _stays.add(name)
     return run
 
 
@@ -168,28 +180,38 @@ async def converse(
     was asked. Raises FailTask where there is no answer after `max_turns`, StepError as a step does.
     """
     talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options))
-    return await talk.until_answered(messages)
+    return await talk.until_answered(Transcript(messages), Counted())
 
 
 def continue_conversation(system: AgentSystem, task_id: str, text: str, *, id: str | None = None) -> TaskRef[str]:
-    """Take up the conversation of a task that has ended, however it did, with a further word of the user.
+    """Go on with a conversation by a further word of the user; gives the task that will answer. Idempotent by `id`.
 
-    It is a new task of the same agent, and begins with the whole transcript, in which each tool call has its one
-    result: calls that were cut off have one that says so. Nothing in it is run again. Idempotent by `id`.
+    A task that has ended, however it did, is gone on with by a new one of the same agent. It begins with the whole
+    transcript, which its log holds once more, and in which each tool call has its one result: calls that were cut off
+    have one that says so. Nothing in it is run again. `id` is that of the new task.
 
-    Raises TaskNotEndedError for a task that may still answer; ValueError for one that is no `llm_agent`'s;
-    UnknownAgentError, UnknownTaskError, UnreadableTaskError, TaskConflictError.
+    A task that takes `follow_ups`, and has not ended, gets the word itself, after those before it; `id` is that of the
+    signal which brings it.
+
+    Raises TaskNotEndedError for another that may still answer; ValueError for one that is no `llm_agent`'s;
+    UnknownAgentError, UnknownTaskError, UnreadableTaskError, TaskConflictError, SignalConflictError.
     """
     events = system.task(task_id).events()
     task = fold(None, events)
     assert task is not None  # noqa: S101  else it was unknown
+    made: AsyncAgent[[list[Message]], str] = find_agent(task.agent)  # type: ignore[assignment]
+    if made.name not in _made_in:
+        raise ValueError(f"task {task_id} of agent {task.agent} is no llm_agent's: how it goes on is its own matter")
+    if task.ending is None and made.name in _stays:
+        ref: TaskRef[str] = system.task(task_id)
+        ref.signal(FOLLOW_UP, text, signal_id=id)
+        return ref
     if task.ending is None:
         raise TaskNotEndedError(
             f"task {task_id} has not ended: it is {task.status}. Wait for its answer, or cancel it first",
             task_id=task_id,
             status=task.status,
         )
-    made: AsyncAgent[[list[Message]], str] = find_agent(task.agent)  # type: ignore[assignment]
     return system.spawn(made, [*conversation(events), UserMessage(text)], id=id)
 
 
@@ -213,9 +235,9 @@ class _Talk:
     budget: Budget | None
     options: StepOptions
 
-    async def until_answered(self, messages: Sequence[Message]) -> Answer:
+    async def until_answered(self, transcript: Transcript, counted: Counted) -> Answer:
         """Ask the model and run its tools until it answers."""
-        transcript, usage, counted = Transcript(messages), Usage(), dict[tuple[str, int], Usage | None]()
+        usage = Usage()
         for _ in range(self.max_turns):
             reply = transcript.numbered(await self.ask(transcript, counted))
             transcript.add(reply)

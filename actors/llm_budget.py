@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any
 
 from actors.llm_messages import NotBilledError, Usage, unpack
 from domain.errors import DefinitionError
@@ -14,8 +14,9 @@ from domain.ledger import Attempt, Ledger, Spent
 _RESERVED = "usage"
 """The key under which the start of a call has what it was reserved at."""
 
-Counted: TypeAlias = dict[tuple[str, int], Usage | None]
-"""By path and attempt, what each attempt of one task that has an end counts at; None: nothing. It changes no more."""
+
+class Counted(dict[tuple[str, int], Usage | None]):
+    """By path and attempt, what the attempts of one task that have an end count at; None: nothing. It stays so."""
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,17 @@ from typing import Any
 from actors.llm_messages import Message, Reply, ToolCall, ToolResult, Transcript, UserMessage, unpack
 from actors.llm_tools import BAD_CALL, MODEL, ToolError, result_text
 from domain.errors import UnknownTaskError
-from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, StepSucceeded, TaskEvent
+from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, StepSucceeded, TaskEvent, WaitEnded
 from domain.faults import Fault
 from domain.fold import fold
 from domain.journal import join
 from domain.record import REQUEST, STEP, StepRecord
 from domain.task import AgentTask
 from domain.values import decode
+from domain.waits import SIGNAL
 
+FOLLOW_UP = "user says"
+"""The name of the signal that brings the user's next words."""
 PARTS = 3
 """Records that a call of a tool has at most: a question, the wait for its answer, the step."""
 
@@ -41,7 +44,6 @@ class Turn:
     """One reply of a model, at a path of a log, and what came of each of its calls."""
 
     path: str
-    at: float
     reply: Reply
     used: tuple[Used, ...]
 
@@ -77,8 +79,10 @@ def conversation(events: Iterable[TaskEvent]) -> list[Message]:
         raise ValueError(f"{what}: it does not begin with a user's words")
     transcript = Transcript(first)
     for turn in turns(task, transcript):
-        for used in turn.used:
+        for used in turn.used if isinstance(turn, Turn) else ():
             transcript.add(used.result)
+    for version in task.mail.get(FOLLOW_UP, ()):  # that came, and to which nobody could listen any more
+        transcript.add(_heard(task.letters[version]))
     return transcript.messages
 
 
@@ -93,28 +97,46 @@ def opening(task: AgentTask) -> list[Message] | None:
     return said if ours else None
 
 
-def turns(task: AgentTask, transcript: Transcript | None = None) -> Iterable[Turn]:
-    """Give the replies that a log has, in order, with what came of their calls; each is added to the transcript."""
+def turns(task: AgentTask, transcript: Transcript | None = None) -> Iterable[Turn | UserMessage]:
+    """Give the replies that a log has, in order, with what came of their calls, and what the user has said meanwhile.
+
+    Each is added to the transcript.
+    """
     transcript = Transcript() if transcript is None else transcript
     for record in list(task.steps.values()):
         if is_reply(record):
-            assert isinstance(record.outcome, StepSucceeded)  # noqa: S101  that is what makes it one
-            stored: Any = decode(record.outcome.value)
-            reply = transcript.numbered(unpack(stored))
+            reply = transcript.numbered(reply_of(record))
             transcript.add(reply)
             scope, _, number = record.path.rpartition("/")
             beside = join(scope, int(number) + 1)
             used = [_used(task, call, join(beside, nth)) for nth, call in enumerate(reply.tool_calls, 1)]
-            yield Turn(record.path, record.outcome.timestamp, reply, tuple(used))
+            yield Turn(record.path, reply, tuple(used))
+        elif (record.kind, record.name) == (SIGNAL, FOLLOW_UP) and isinstance(record.outcome, WaitEnded):
+            said = _heard(task.letters[record.outcome.signal])
+            transcript.add(said)
+            yield said
+
+
+def _heard(letter: SignalReceived) -> UserMessage:
+    return UserMessage(str(decode(letter.value)))
 
 
 def is_reply(record: StepRecord) -> bool:
-    """Tell whether a record is that of a model's reply."""
+    """Tell whether a record is that of a model's reply, or of one that a person has given in its place."""
     outcome = record.outcome
-    if record.kind != STEP or record.name != MODEL or not isinstance(outcome, StepSucceeded):
+    given = isinstance(outcome, Released) and outcome.decision == "value"
+    if record.kind != STEP or record.name != MODEL or not (given or isinstance(outcome, StepSucceeded)):
         return False
-    value = outcome.value
-    return isinstance(value, dict) and "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
+    value = getattr(outcome, "value", None)
+    if isinstance(value, dict):
+        return "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
+    return given and isinstance(value, str)
+
+
+def reply_of(record: StepRecord) -> Reply:
+    """Give the reply that a record holds which is one."""
+    stored: Any = decode(getattr(record.outcome, "value", None))
+    return unpack(stored)
 
 
 def call_of(task: AgentTask, record: StepRecord) -> Used | None:
@@ -127,8 +149,7 @@ def call_of(task: AgentTask, record: StepRecord) -> Used | None:
     asked = task.steps.get(join(scope, int(number) - 1))
     if asked is None or not is_reply(asked):
         return None
-    stored: Any = decode(asked.outcome.value)  # type: ignore[union-attr]
-    calls = unpack(stored).tool_calls
+    calls = reply_of(asked).tool_calls
     return _used(task, calls[int(nth) - 1], branch) if int(nth) <= len(calls) else None
 
 

@@ -159,8 +159,10 @@ def pack(reply: Reply) -> dict[str, Any]:
     return packed if reply.extra is None else {**packed, "extra": reply.extra}
 
 
-def unpack(stored: dict[str, Any]) -> Reply:
-    """Read what `pack` gave."""
+def unpack(stored: dict[str, Any] | str) -> Reply:
+    """Read what `pack` gave; or a text, which a person may have given for a reply in doubt."""
+    if isinstance(stored, str):
+        return Reply(stored)
     calls = tuple(ToolCall(*call) for call in stored.get("calls", ()))
     return Reply(stored["text"], calls, Usage.unpacked(stored.get("usage", (0, 0))), stored.get("extra"))
 

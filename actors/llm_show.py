@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shlex import quote
 
-from actors.llm_log import Used, call_of, is_reply, opening, turns, usage_of
-from actors.llm_messages import Message, Reply, SystemMessage, ToolCall, ToolResult, Usage, UserMessage, unpack
+from actors.llm_log import Used, call_of, is_reply, opening, reply_of, turns, usage_of
+from actors.llm_messages import Message, Reply, SystemMessage, ToolCall, ToolResult, Usage, UserMessage
 from actors.llm_tools import MODEL
 from actors.showing import value_text
 from actors.view import clock_time, pause_id
@@ -13,7 +13,7 @@ from actors.wording import fitted, named, plain, until
 from domain.errors import PerdureError
 from domain.record import STEP, StepRecord
 from domain.task import AgentTask
-from domain.values import decode, encode
+from domain.values import encode
 
 INDENT = " " * 10
 """What stands before the second line of a text."""
@@ -28,17 +28,17 @@ def conversation_lines(task: AgentTask, now: float, options: str = "") -> list[t
 
     `options` are what a command that is named needs besides, such as the store.
     """
-    found, usage, lines = list(turns(task)), Usage(), _opened(task)
-    if not found:
-        return []
-    for turn in found:
-        usage += turn.reply.usage
+    usage, lines, many = Usage(), _opened(task), 0
+    for turn in turns(task):
+        if isinstance(turn, UserMessage):
+            lines.append(("user", _text(turn.text)))
+            continue
+        many, usage = many + 1, usage + turn.reply.usage
         lines.append(("model", _told(turn.path, turn.reply)))
         lines += [("tool", _used(task, used, options)) for used in turn.used]
     lines += [_open(record, now) for record in task.steps.values() if _is_open(record)]
-    many = f"{len(found)} repl{'ies' if len(found) > 1 else 'y'}"
-    took = usage_of(Reply(usage=usage))
-    return [*lines, ("in all", f"{many}, {took}" if took else many)]
+    replies, took = f"{many} repl{'ies' if many > 1 else 'y'}", usage_of(Reply(usage=usage))
+    return [*lines, ("in all", f"{replies}, {took}" if took else replies)] if many else []
 
 
 def said(task: AgentTask, record: StepRecord) -> tuple[str, str]:
@@ -47,8 +47,7 @@ def said(task: AgentTask, record: StepRecord) -> tuple[str, str]:
     A reply is its text and what it took; a tool has the call, and what came of it.
     """
     if is_reply(record):
-        stored = decode(record.outcome.value)  # type: ignore[union-attr]
-        return "model", _told(record.path, unpack(stored))  # type: ignore[arg-type]
+        return "model", _told(record.path, reply_of(record))
     used = call_of(task, record)
     return ("", "") if used is None else ("tool", _used(task, used, ""))
 

@@ -77,8 +77,11 @@ class AnyTool:
 
     def asks(self, arguments: dict[str, Any]) -> bool:
         """Tell whether a call with these arguments needs a person's yes."""
-        asks = self.needs_approval
-        return asks if isinstance(asks, bool) else bool(asks(arguments))
+        if isinstance(self.needs_approval, bool):
+            return self.needs_approval
+        given = self.step.signature.bind(**arguments)
+        given.apply_defaults()
+        return bool(self.needs_approval(dict(given.arguments)))
 
     async def perform(self, arguments: dict[str, Any]) -> Any:
         """Do the step in an async agent, whatever its colour."""
@@ -166,7 +169,8 @@ def tool(
     Args:
         name: by default the function's; 1 to 64 letters, digits, `_` and `-`. It is the step's name in the log.
         description: by default the docstring, without its `Args:`, which describe the parameters.
-        needs_approval: whether a person has to say yes before each call: True, or a function of the arguments, checked.
+        needs_approval: whether a person has to say yes before each call: True, or a function of the arguments, checked,
+            and with the defaults of those that the model left out.
         options: see StepOptions; `on_doubt` says what becomes of a call whose process died in it.
 
     Raises DefinitionError for what cannot be used, and where pydantic is not installed.
@@ -239,7 +243,10 @@ def _arguments_of(made: AnyStep) -> tuple[Any, dict[str, Any]]:
     except Exception as error:
         raise DefinitionError(f"tool {made.name}: its signature gives no JSON Schema: {error}") from error
     schema.pop("title", None)
-    schema.setdefault("properties", {})
+    for name, about in schema.setdefault("properties", {}).items():
+        default = made.signature.parameters[name].default
+        if type(default) in (str, int, float, bool, type(None)):
+            about["default"] = default
     return adapter, schema
 
 

@@ -152,11 +152,11 @@ def test_a_model_may_be_async(disk: Store, kind: type[AsyncModel]) -> None:
 
 
 def test_the_loop_is_a_function_of_agents_in_either_colour(disk: Store) -> None:
-    @agent(name="plain")
+    @agent(name="plain talk")
     def plain() -> Answer:
         return converse.sync([UserMessage("What about Rome?")], model=script(), tools=[weather, population])
 
-    @agent(name="colourful")
+    @agent(name="colourful talk")
     async def colourful() -> Answer:
         return await converse([UserMessage("What about Rome?")], model=script(), tools=[weather, population])
 
@@ -264,7 +264,7 @@ def test_a_schema_comes_from_signature_and_docstring() -> None:
         "type": "object",
         "properties": {
             "city": {"description": "where.", "title": "City", "type": "string"},
-            "days": {"description": "how many, from today.", "title": "Days", "type": "integer"},
+            "days": {"description": "how many, from today.", "title": "Days", "type": "integer", "default": 1},
         },
         "required": ["city"],
         "additionalProperties": False,
@@ -438,3 +438,13 @@ def test_a_long_piece_of_a_stream_is_no_reason_to_fail(disk: Store) -> None:
     with AgentSystem(disk, run=False) as client:
         pieces = [update.value for update in client.task("t").follow() if isinstance(update, Emitted)]
     assert "".join(pieces) == text
+
+
+def test_a_reply_in_doubt_may_be_given_by_a_person(disk: Store) -> None:
+    helper = llm_agent("given", model=ScriptedModel("Hello."), model_options={"on_doubt": "hold"})
+    die(disk, helper, "Hi")
+    held(disk, helper, "Hi")
+    with AgentSystem(disk, run=False) as client:
+        client.task("t").resolve("1", value="Good day.", by="ann")
+    assert live(disk, helper, "Hi") == "Good day."
+    assert conversation(log(disk)) == [UserMessage("Hi"), Reply("Good day.")]

@@ -21,8 +21,11 @@ from actors.llm import (
     llm_agent,
     tool,
 )
+from actors.llm_show import conversation_lines
 from actors.testing import every_crash_point
 from domain.events import ApprovalRequested, StepSucceeded
+from domain.fold import fold
+from domain.task import AgentTask
 from stores import Store
 from tests.lives import PATIENCE, die, live, log, wait_for
 
@@ -226,3 +229,96 @@ def test_a_death_in_the_middle_of_a_stream_mixes_nothing(disk: Store) -> None:
     assert text == ["The sun", " shines."]
     (reply,) = [event.value for event in log(disk) if isinstance(event, StepSucceeded)]
     assert reply == {"text": "The sun shines."}
+
+
+def test_who_decides_whether_to_ask_is_given_the_defaults_too() -> None:
+    seen: list[Any] = []
+
+    @tool(needs_approval=lambda arguments: bool(seen.append(arguments)))
+    def pay(amount: int, currency: str = "EUR") -> str:
+        """Pay."""
+        return currency
+
+    assert not pay.asks(pay.checked({"amount": "3"}))
+    assert seen == [{"amount": 3, "currency": "EUR"}]
+
+
+# ------------------------------------------------------------------ follow-ups of a task that stays
+
+
+def chatting() -> tuple[Any, ScriptedModel]:
+    model = ScriptedModel(*[f"Answer {number}." for number in range(1, 5)])
+    return llm_agent("chatting", model=model, follow_ups=True), model
+
+
+def answered(task: Any, times: int) -> bool:
+    return task.status() == "waiting" and sum(isinstance(one, Reply) for one in conversation(task.events())) == times
+
+
+def test_a_task_that_takes_follow_ups_waits_for_them_and_grows_by_them_alone(disk: Store) -> None:
+    helper, model = chatting()
+    with AgentSystem(disk) as system:
+        task = system.spawn(helper, "One", id="t")
+        wait_for(lambda: answered(task, 1))
+        assert continue_conversation(system, "t", "Two", id="s2").id == "t"
+        assert continue_conversation(system, "t", "Two", id="s2").id == "t"
+        wait_for(lambda: answered(task, 2))
+    with AgentSystem(disk) as system:
+        task = continue_conversation(system, "t", "Three")
+        wait_for(lambda: answered(task, 3))
+        assert [one.text for one in conversation(task.events())] == [
+            *("One", "Answer 1.", "Two", "Answer 2.", "Three", "Answer 3."),
+        ]
+        assert len(model.transcripts) == 3
+        words = [word for word, _ in conversation_lines(fold_of(task), 0.0)]
+        assert words == ["user", "model"] * 3 + ["in all"]
+
+
+def test_what_was_said_to_a_task_that_was_called_off_is_not_lost(disk: Store) -> None:
+    helper, model = chatting()
+    with AgentSystem(disk) as system:
+        task = system.spawn(helper, "One", id="t")
+        wait_for(lambda: answered(task, 1))
+    with AgentSystem(disk, run=False) as client:
+        continue_conversation(client, "t", "Two")
+        client.task("t").cancel("enough")
+    with AgentSystem(disk) as system:
+        with pytest.raises(TaskCancelledError):
+            system.task("t").result(PATIENCE)
+        task = continue_conversation(system, "t", "Three", id="t2")
+        wait_for(lambda: answered(task, 2))
+    assert [one.text for one in model.transcripts[-1]] == ["One", "Answer 1.", "Two", "Three"]
+
+
+def test_200_messages_by_follow_ups_take_less_than_300_kib(disk: Store) -> None:
+    kib = "m" * 1024
+    helper = llm_agent("patient", model=ScriptedModel(*[kib] * 100), follow_ups=True)
+    with AgentSystem(disk, run=False) as client:
+        client.spawn(helper, kib, id="t")
+        for _ in range(99):
+            continue_conversation(client, "t", kib)
+    with AgentSystem(disk) as system:
+        wait_for(lambda: answered(system.task("t"), 100), 60)
+    rows = list(disk.recorder.select_events("t"))
+    size = sum(len(row.state) + len(row.topic) + len(row.originator_id) + 8 for row in rows)
+    assert size < 300 * 1024, f"{size / 1024:.1f} KiB"
+
+
+def test_wherever_the_process_dies_each_follow_up_is_answered_once() -> None:
+    model = ScriptedModel("Answer 1.", "Answer 2.")  # and fails when it is asked once more
+    helper = llm_agent("mortal chat", model=model, follow_ups=True, model_options={"retries": 0})
+
+    def meanwhile(task: Any) -> None:
+        task.signal("user says", "Two", signal_id="2")
+        task.signal("user says", "Three", signal_id="3")
+
+    for run in every_crash_point(helper, "One", meanwhile=meanwhile):
+        run.check()
+        assert run.status == "failed"
+        assert [one.text for one in conversation(run.events)] == ["One", "Answer 1.", "Two", "Answer 2.", "Three"]
+
+
+def fold_of(task: Any) -> AgentTask:
+    folded = fold(None, task.events())
+    assert folded is not None
+    return folded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def assert_shown(shown: str, real: str) -> None:
 
 
 def test_it_is_short() -> None:
-    assert len(TEXT.splitlines()) <= 180
+    assert len(TEXT.splitlines()) <= 220
 
 
 def test_the_demo_does_what_is_shown() -> None:
@@ -113,6 +114,36 @@ def test_a_worker_on_another_machine_goes_on_as_shown(weather: Path, postgres: s
     assert_shown(shown, followed.stdout + followed.stderr)
     sent = (weather / "sent.txt").read_text(encoding="utf-8").splitlines()
     assert [line.split()[1] for line in sent] == ["ann", "bob", "cy"]
+
+
+def test_the_conversation_asks_before_it_orders_as_shown(weather: Path) -> None:
+    (shown,) = [block for block in CONSOLE if "helper.py" in block]
+    words, _, shown = shown.removeprefix("$ perdure ").partition("\n")
+    command, told = [sys.executable, "-m", "actors", *shlex.split(words)], list[str]()
+    with subprocess.Popen(command, cwd=weather, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert running.stdout is not None
+        for line in running.stderr:
+            told.append(line)
+            if line.startswith("asks"):
+                assert perdure(*shlex.split(line.partition("perdure ")[2]), cwd=weather).returncode == 0
+        told.append(running.stdout.read())
+    assert_shown(shown, "".join(told))
+    assert "tool      4/1/3" in perdure("show", "umbrella", cwd=weather).stdout
+
+
+def test_nothing_is_ordered_twice_wherever_the_conversation_dies(
+    weather: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(weather))
+    helper = importlib.import_module("helper").helper
+    for run in every_crash_point(helper, "An umbrella for Rome?", answer=lambda _: True):
+        run.check()
+        assert run.count("order") <= 1
+        if run.status == "held":  # on_doubt="hold": it died in the order
+            assert "in doubt: step 4/1/3 order" in str(run.error)
+        else:
+            assert run.result == "It rains. An umbrella is on its way."
 
 
 def test_the_test_of_the_agent_passes(weather: Path) -> None:

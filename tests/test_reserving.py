@@ -102,7 +102,7 @@ def test_a_grant_is_refused_where_nothing_is_spent(disk: Store) -> None:
     def pay() -> int:
         return 1
 
-    @agent(name="payer")
+    @agent(name="payer in doubt")
     def flow() -> int:
         return pay()
 

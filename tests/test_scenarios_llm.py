@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from actors import Emitted, Reset
 from domain.events import StepSucceeded
 from tests.lives import wait_for
 from tests.scenario_kit import KILLED, Program, World
@@ -171,3 +172,66 @@ def test_two_approvals_are_answered_backwards(world: World) -> None:
         ["pay both"],
         ["pay both", "", "paid 10", "rejected by ann: too much"],
     ]
+
+
+# ------------------------------------------------------------------ in the same form
+
+MORTAL = """
+    from decimal import Decimal
+    from actors import AgentSystem
+    from actors.llm import Budget, Reply, ScriptedModel, ToolCall, Usage, llm_agent, tool
+    from tests.scenario_kit import STORE, answer, die_once, effect, say
+
+    class Model(ScriptedModel):
+        def reply(self, messages, tools, *, on_delta):
+            effect("asked", len(messages))
+            on_delta("It may ")
+            on_delta("rain")
+            die_once("model")
+            return super().reply(messages, tools, on_delta=on_delta)
+
+    @tool
+    def look() -> str:
+        effect("looked")
+        return "nothing"
+
+    half = Usage(cost=Decimal("0.50"))
+    model = Model(Reply("I look.", [ToolCall("c1", "look")], half), Reply("It is dry.", usage=half))
+    helper = llm_agent("helper", model=model, tools=[look], budget=Budget(cost="1.00", per_call=half))
+
+    if __name__ == "__main__":
+        with AgentSystem(STORE) as system:
+            say(answer(system.spawn(helper, "hello", id="talk")))
+"""
+
+
+def test_a_call_that_died_counts_against_the_budget_until_a_person_allows_more(world: World) -> None:
+    program = world.write(MORTAL)
+    world.run(program, code=KILLED)
+    assert world.run(program) == "TaskHeldError"
+    with world.client() as client:
+        assert "1.00 of 1.00 spent" in client.task("talk").describe().why
+    assert [line.note for line in world.ledger("asked")] == [1, 1], "the third call was not made"
+    assert "released with +0.50 cost" in world.perdure("release", "talk", "--budget", "+0.50").end()
+    assert world.run(program) == "It is dry."
+    assert [(line.note, line.attempt) for line in world.ledger("asked")] == [(1, 1), (1, 2), (3, 1)]
+    assert world.count("looked") == 1
+
+
+def test_a_stream_cut_by_a_death_is_stored_and_shown_as_one_attempts_text(world: World) -> None:
+    program = world.write(MORTAL)
+    world.run(program, code=KILLED)
+    world.run(program)
+    shown: dict[str, str] = {}
+    with world.client() as client:
+        task = client.task("talk")
+        task.release(grant={"cost": 1})
+        assert world.run(program) == "It is dry."
+        for update in task.follow():
+            if isinstance(update, Reset):
+                shown[update.path] = ""
+            elif isinstance(update, Emitted):
+                shown[update.path] = shown.get(update.path, "") + update.value
+        done = [event for event in task.events() if isinstance(event, StepSucceeded) and event.name == "model"]
+    assert shown == {"1": "It may rainI look.", "3": "It may rainIt is dry."}
+    assert [event.value["text"] for event in done] == ["I look.", "It is dry."]

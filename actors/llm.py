@@ -24,7 +24,7 @@ of a step. Where it does not do what you need, write your own beside it. Its par
     llm_scripted   a model that follows a script
     llm_provider   what providers' models have in common: prices, errors
     llm_openai     OpenAI's chat completions, and those of others
-    llm_anthropic  Anthropic's messages
+    llm_anthropic  Anthropic's messages; llm_blocks, as they are sent
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from actors.llm_messages import Message, Model, Reply, SystemMessage, ToolCall, ToolResult, ToolSpec, Usage
+from actors.llm_blocks import order, told
+from actors.llm_messages import Message, Model, Reply, ToolCall, ToolSpec, Usage
 from actors.llm_provider import (
     FRESH,
     PerLoop,
@@ -15,7 +15,6 @@ from actors.llm_provider import (
     ReplyRefusedError,
     ReplyTooLongError,
     as_arguments,
-    as_object,
     cut,
     pieces,
     require,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 8_192
 """How long a reply may be, unless the model says otherwise."""
-_THOUGHTS = ("thinking", "redacted_thinking")
 _WHOLE = ("end_turn", "stop_sequence", "tool_use")
 _LONG = ("max_tokens", "model_context_window_exceeded")
 
@@ -74,13 +72,13 @@ class AnthropicModel(Model):
 
     def estimate(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Usage:
         """Give what a reply may take at most: `max_tokens` of output, and a token for each byte of the request."""
-        return self._prices.at_most(_told(messages, tools), self._most)
+        return self._prices.at_most(told(messages, tools), self._most)
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, on_delta: Callable[[str], None]
     ) -> Reply:
         """Give the next message of the conversation. Raises ModelError where there is no whole one."""
-        request = {"model": self.name, "max_tokens": self._most, **_told(messages, tools), **self._options}
+        request = {"model": self.name, "max_tokens": self._most, **told(messages, tools), **self._options}
 
         def begin() -> Any:
             return self._clients.get().messages.create(stream=True, **request, extra_headers=FRESH)
@@ -156,75 +154,9 @@ class _Heard:
         usage = prices.usage(count("input_tokens", 0), took, cached=cached, written=written)
         text = "".join(block["text"] for block in self.blocks if block["type"] == "text")
         calls = [_call(block) for block in self.blocks if block["type"] == "tool_use"]
-        return Reply(text, tuple(calls), usage, _order(self.blocks))
+        return Reply(text, tuple(calls), usage, order(self.blocks))
 
 
 def _call(block: dict[str, Any]) -> ToolCall:
     given = block.get("input") or {}
     return ToolCall(block["id"], block["name"], as_arguments(block["json"]) if block["json"] else given)
-
-
-def _order(blocks: Sequence[dict[str, Any]]) -> Any:
-    """Give what a reply does not hold: thoughts, as they are, and where they stand among pieces of text and calls."""
-    if not any(block["type"] in _THOUGHTS for block in blocks):
-        return None
-    return {"anthropic": [_kept(block) for block in blocks if block["type"] in ("text", "tool_use", *_THOUGHTS)]}
-
-
-def _kept(block: dict[str, Any]) -> Any:
-    if block["type"] == "text":
-        return len(block["text"])
-    return "call" if block["type"] == "tool_use" else {key: block[key] for key in block if key != "json"}
-
-
-# ------------------------------------------------------------------ what is sent
-
-
-def _told(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> dict[str, Any]:
-    system = "\n\n".join(message.text for message in messages if isinstance(message, SystemMessage))
-    said = _said(message for message in messages if not isinstance(message, SystemMessage))
-    given = [{"name": one.name, "description": one.description, "input_schema": one.parameters} for one in tools]
-    return {"messages": said, **({"system": system} if system else {}), **({"tools": given} if given else {})}
-
-
-def _said(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Give the messages, those of one role after each other as one: all results of a reply have to stand together."""
-    said: list[dict[str, Any]] = []
-    for message in messages:
-        role = "assistant" if isinstance(message, Reply) else "user"
-        if said and said[-1]["role"] == role:
-            said[-1]["content"] += _blocks(message)
-        elif blocks := _blocks(message):
-            said.append({"role": role, "content": blocks})
-    return said
-
-
-def _blocks(message: Message) -> list[dict[str, Any]]:
-    if isinstance(message, ToolResult):
-        result = {"type": "tool_result", "tool_use_id": _id(message.call_id), "content": message.text}
-        return [{**result, "is_error": True} if message.is_error else result]
-    if not isinstance(message, Reply):
-        return [{"type": "text", "text": message.text}]
-    calls = [
-        {"type": "tool_use", "id": _id(call.id), "name": call.name, "input": as_object(call.arguments)}
-        for call in message.tool_calls
-    ]
-    extra = message.extra
-    order = extra.get("anthropic") if isinstance(extra, dict) else None
-    return _ordered(order or [len(message.text), *["call"] * len(calls)], message.text, calls)
-
-
-def _ordered(order: Iterable[Any], text: str, calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    blocks, at, rest = list[dict[str, Any]](), 0, iter(calls)
-    for one in order:
-        if isinstance(one, int):
-            piece, at = text[at : at + one], at + one
-            blocks += [{"type": "text", "text": piece}] if piece.strip() else []
-        else:
-            blocks.append(next(rest) if one == "call" else one)
-    return blocks
-
-
-def _id(call: str) -> str:
-    """Give a call's id as Anthropic takes it; other providers, whose conversation this may have been, have others."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", call)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from actors.llm import AnthropicModel, OpenAIModel, Prices
+import pytest
+
+from actors.llm import AnthropicModel, OpenAIModel, Prices, ToolCall, ToolError, UserMessage, llm_agent, tool
 
 USAGE = {"input": 100, "output": 20, "cached": 40}
 """What each reply says that it took: of the input, 40 tokens were cached."""
@@ -101,8 +105,6 @@ class OpenAI(Provider):
     kind = OpenAIModel
 
     def model(self, **options: Any) -> Any:
-        from functools import partial
-
         from openai import AsyncOpenAI
 
         client = partial(AsyncOpenAI, base_url=f"{self.url}/v1", api_key="none")
@@ -154,8 +156,6 @@ class Anthropic(Provider):
     kind = AnthropicModel
 
     def model(self, **options: Any) -> Any:
-        from functools import partial
-
         from anthropic import AsyncAnthropic
 
         client = partial(AsyncAnthropic, base_url=self.url, api_key="none")
@@ -295,3 +295,50 @@ class _Handler(BaseHTTPRequestHandler):
     def write(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.wfile.flush()
+
+
+# ------------------------------------------------------------------ what tests talk about
+
+BOTH = pytest.mark.parametrize("kind", [OpenAI, Anthropic], ids=["openai", "anthropic"])
+
+
+@tool
+def weather(city: str) -> str:
+    """Tell the weather in a city.
+
+    Args:
+        city: where.
+    """
+    if city == "Atlantis":
+        raise ToolError("there is no such city")
+    return f"rain in {city}"
+
+
+@tool
+async def population(city: str) -> int:
+    """Count people."""
+    return {"Rome": 2_800_000}[city]
+
+
+ROME = '{"city": "Rome"}'
+TALK = (
+    Line("I look.", (("c1", "weather", ROME), ("c1", "population", ROME))),
+    Line(calls=(("c1", "weather", '{"city": "Atlantis"}'), ("c9", "weather", '{"city": "Ro'))),
+    Line("Rome is big and wet."),
+)
+ANSWER = "Rome is big and wet. "
+ONE = Line("It rains.", (("c1", "weather", ROME),))
+HI = [UserMessage("hi")]
+
+
+def helper_of(model: Any, **options: Any) -> Any:
+    return llm_agent("providers: helper", model=model, tools=[weather, population], instructions="Be brief.", **options)
+
+
+def ask(model: Any, messages: Any = HI, tools: Any = (), on_delta: Callable[[str], None] = lambda _text: None) -> Any:
+    """Ask a model outside of a task."""
+    return asyncio.run(model.reply(messages, tools, on_delta=on_delta))
+
+
+def rome(id: str, name: str) -> ToolCall:
+    return ToolCall(id, name, {"city": "Rome"})

@@ -1,45 +1,50 @@
 """Models of providers: asked once a turn, whole or an error, each error as the step's policy needs it."""
 
-import asyncio
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from actors import AgentSystem, DefinitionError, TaskFailedError, TaskHeldError, agent, open_store
+from actors import AgentSystem, TaskFailedError, TaskHeldError, agent, open_store
 from actors.llm import (
     Budget,
     ModelError,
     ModelUnavailableError,
-    Prices,
     Reply,
     ReplyCutError,
     RequestRefusedError,
-    SystemMessage,
     ToolCall,
-    ToolError,
     ToolResult,
-    ToolSpec,
     Usage,
     UserMessage,
     continue_conversation,
     conversation,
     converse,
     llm_agent,
-    tool,
 )
 from actors.testing import FakeClock, every_crash_point
 from domain.events import StepFailed, StepStarted, StepSucceeded
 from stores import Store
 from tests.lives import PATIENCE, live, log, wait_for
-from tests.providers import Anthropic, Line, OpenAI, Trouble
+from tests.providers import (
+    ANSWER,
+    BOTH,
+    ONE,
+    ROME,
+    TALK,
+    Anthropic,
+    Line,
+    OpenAI,
+    Trouble,
+    ask,
+    helper_of,
+    population,
+    rome,
+    weather,
+)
 from tests.scenario_kit import World
-
-BOTH = pytest.mark.parametrize("kind", [OpenAI, Anthropic], ids=["openai", "anthropic"])
 
 
 @pytest.fixture
@@ -47,44 +52,6 @@ def disk() -> Iterator[Store]:
     """Give the store that outlives the systems of a test."""
     with open_store("memory:") as store:
         yield store
-
-
-@tool
-def weather(city: str) -> str:
-    """Tell the weather in a city.
-
-    Args:
-        city: where.
-    """
-    if city == "Atlantis":
-        raise ToolError("there is no such city")
-    return f"rain in {city}"
-
-
-@tool
-async def population(city: str) -> int:
-    """Count people."""
-    return {"Rome": 2_800_000}[city]
-
-
-ROME = '{"city": "Rome"}'
-TALK = (
-    Line("I look.", (("c1", "weather", ROME), ("c1", "population", ROME))),
-    Line(calls=(("c1", "weather", '{"city": "Atlantis"}'), ("c9", "weather", '{"city": "Ro'))),
-    Line("Rome is big and wet."),
-)
-ANSWER = "Rome is big and wet. "
-ONE = Line("It rains.", (("c1", "weather", ROME),))
-HI = [UserMessage("hi")]
-
-
-def helper_of(model: Any, **options: Any) -> Any:
-    return llm_agent("providers: helper", model=model, tools=[weather, population], instructions="Be brief.", **options)
-
-
-def ask(model: Any, messages: Any = HI, tools: Any = (), on_delta: Callable[[str], None] = lambda _text: None) -> Any:
-    """Ask a model outside of a task."""
-    return asyncio.run(model.reply(messages, tools, on_delta=on_delta))
 
 
 def failed(disk: Store, agent: Any, **options: Any) -> StepFailed:
@@ -120,10 +87,6 @@ def test_a_conversation_with_tools_is_streamed_and_counted_and_each_turn_asked_o
     ]
     assert isinstance(messages[6], ToolResult)
     assert messages[6].text.startswith("weather was not called: ")
-
-
-def rome(id: str, name: str) -> ToolCall:
-    return ToolCall(id, name, {"city": "Rome"})
 
 
 @BOTH
@@ -373,132 +336,3 @@ def test_a_key_that_is_not_there_is_no_trouble_of_the_moment(monkeypatch: pytest
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(RequestRefusedError, match="OPENAI_API_KEY"):
         ask(OpenAIModel("m-1"))
-
-
-# ------------------------------------------------------------------ what is sent, and what comes back
-
-SPECS = [ToolSpec("weather", "Tell.", {"type": "object", "properties": {}})]
-SAID = [
-    SystemMessage("Be brief."),
-    UserMessage("hi"),
-    Reply("", (ToolCall("f.x:0", "weather", "[]"),)),
-    ToolResult("f.x:0", "weather", "no", is_error=True),
-    UserMessage("again"),
-    Reply("I did.", extra={"of": "another provider"}),
-    UserMessage("and?"),
-]
-
-
-def test_openai_gets_roles_calls_and_schemas() -> None:
-    with OpenAI(*[ONE] * 3) as provider:
-        ask(provider.model(temperature=0), SAID, SPECS)
-        (asked,) = provider.asked
-    function = {"name": "weather", "arguments": '{"not_an_object": "[]"}'}
-    call = {"id": "f.x:0", "type": "function", "function": function}
-    assert asked["messages"] == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "hi"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [call],
-        },
-        {"role": "tool", "tool_call_id": "f.x:0", "content": "no"},
-        {"role": "user", "content": "again"},
-        {"role": "assistant", "content": "I did."},
-        {"role": "user", "content": "and?"},
-    ]
-    schema = {"name": "weather", "description": "Tell.", "parameters": SPECS[0].parameters}
-    assert asked["tools"] == [{"type": "function", "function": schema}]
-    assert (asked["model"], asked["temperature"]) == ("m-1", 0)
-
-
-def test_anthropic_gets_all_results_of_a_reply_together_and_ids_as_it_takes_them() -> None:
-    with Anthropic(*[ONE] * 3) as provider:
-        ask(provider.model(metadata={"user_id": "u"}), SAID, SPECS)
-        (asked,) = provider.asked
-    result = {"type": "tool_result", "tool_use_id": "f_x_0", "content": "no", "is_error": True}
-    call = {"type": "tool_use", "id": "f_x_0", "name": "weather", "input": {"not_an_object": "[]"}}
-    assert asked["system"] == "Be brief."
-    assert asked["messages"] == [
-        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [result, {"type": "text", "text": "again"}]},
-        {"role": "assistant", "content": [{"type": "text", "text": "I did."}]},
-        {"role": "user", "content": [{"type": "text", "text": "and?"}]},
-    ]
-    assert asked["tools"] == [{"name": "weather", "description": "Tell.", "input_schema": SPECS[0].parameters}]
-    assert (asked["model"], asked["metadata"], asked["max_tokens"]) == ("m-1", {"user_id": "u"}, 8192)
-
-
-def test_anthropics_thoughts_go_back_where_they_stood(disk: Store) -> None:
-    thought = {"type": "thinking", "thinking": "Rome…", "signature": "s1"}
-    call = {"type": "tool_use", "id": "c1", "name": "weather", "json": ROME}
-    text = {"type": "text", "text": "I look."}
-    other = {"type": "thinking", "thinking": "More…", "signature": "s2"}
-    first = Line(blocks=(thought, text, other, call), reason="tool_use")
-    with Anthropic(first, Line("Wet.")) as provider:
-        assert live(disk, helper_of(provider.model()), "hi") == "Wet. "
-        sent = provider.asked[1]["messages"][1]["content"]
-    assert sent == [
-        thought,
-        {"type": "text", "text": "I look. "},
-        other,
-        {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Rome"}},
-    ]
-
-
-def test_calls_of_a_server_that_gives_all_the_same_index_are_kept_apart() -> None:
-    class Careless(OpenAI):
-        def chunks(self, line: Line) -> Any:
-            for kind, data in super().chunks(line):
-                for choice in data["choices"]:
-                    for call in choice["delta"].get("tool_calls", ()):
-                        call["index"] = 0
-                yield kind, {**data, "usage": None}
-
-    with Careless(Line("", (("a", "weather", ROME), ("b", "population", ROME)))) as provider:
-        reply = ask(provider.model())
-    assert reply == Reply("", (rome("a", "weather"), rome("b", "population")))
-
-
-@BOTH
-def test_an_estimate_is_more_than_a_reply_takes_and_holds_a_task_before_the_call(disk: Store, kind: Any) -> None:
-    limit = {"max_completion_tokens": 100} if kind is OpenAI else {"max_tokens": 100}
-    with kind(*TALK) as provider:
-        model = provider.model(**limit)
-        expected = model.estimate(SAID, SPECS)
-        assert expected.cost >= Decimal(100 * 100) / 1_000_000
-        assert expected.input_tokens > 200
-        helper = helper_of(model, budget=Budget(cost="0.01"))
-        with pytest.raises(TaskHeldError, match=r"0\.00 of 0\.01 spent, and the next call may take 0\.01"):
-            live(disk, helper, "What about Rome?")
-        assert provider.asked == []
-
-
-def test_without_a_limit_of_a_reply_openai_has_no_estimate() -> None:
-    with OpenAI(ONE) as provider:
-        assert provider.model().estimate is None
-        assert provider.model(max_tokens=7).estimate(HI, []).output_tokens == 7
-
-
-# ------------------------------------------------------------------ parts
-
-
-@pytest.mark.parametrize("price", ["dear", -1, "nan"])
-def test_a_price_that_is_none_is_refused(price: Any) -> None:
-    with pytest.raises(DefinitionError, match="output is a price of a million tokens"):
-        Prices(output=price)
-
-
-@BOTH
-def test_a_client_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-    monkeypatch.setitem(sys.modules, kind.extra, None)
-    with pytest.raises(DefinitionError, match=rf'pip install "perdure\[{kind.extra}\]"'):
-        kind.kind("m-1")
-
-
-def test_an_import_loads_no_client() -> None:
-    source = "import sys, actors.llm; print({'openai', 'anthropic', 'asyncio'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "set()"

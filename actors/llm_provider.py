@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -194,6 +193,8 @@ def asked_wait(headers: Any, now: datetime | None = None) -> float | None:
             return float(headers[name]) / unit
         except (KeyError, ValueError):
             pass
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  few ask like that, and it takes longer than this file
+
     try:
         due = parsedate_to_datetime(headers["retry-after"])
     except (KeyError, ValueError):

@@ -44,7 +44,8 @@ what not, stands in its docstring.
 #     remote, ref, asked                    what is brought to a task; TaskRef; approvals that nobody has answered
 #     spawning, keeping, group_ref, system  how tasks are spawned, and how a store is kept small; TaskGroup, AgentSystem
 #     testing                               the kit for users' own tests
-#     llm_messages, llm_tools, llm_budget, llm_log, llm_show, llm_scripted, llm
+#     llm_messages, llm_provider, llm_openai, llm_blocks, llm_anthropic,
+#     llm_tools, llm_budget, llm_log, llm_show, llm_scripted, llm
 #                                           an LLM agent, on what everybody has; imported by who wants it
 #     verify                                what is wrong with a store
 #     check, live, look, serve, pool, cli … the command line
@@ -147,6 +148,7 @@ from domain.errors import (  # noqa: E402
     PerdureError,
     Rejected,
     ResolveError,
+    RetryAfterError,
     SignalConflictError,
     StepError,
     StepTimeoutError,
@@ -233,6 +235,7 @@ __all__ = [
     "Rejected",
     "Reset",
     "ResolveError",
+    "RetryAfterError",
     "RetryPolicy",
     "Signal",
     "SignalArrived",

@@ -14,7 +14,7 @@ from actors.body import NO_LIMITS, Body, Ended, forget_heartbeat, last_heartbeat
 from actors.colours import asyncio_task
 from actors.hints import StopAsked
 from actors.info import Doubt, Happened, NotHappened, StepInfo, Unknown, checked
-from actors.raised import to_data
+from actors.raised import asked_wait, to_data
 from actors.recorded import RecordedCall
 from actors.reserving import NothingLeft, reservation
 from actors.threads import Job, NoThreadError
@@ -182,14 +182,14 @@ class StepCall(RecordedCall):
         """Record an attempt that ended in an error, and when the next one is due, if any is."""
         policy, total, number = self.settings.retry, self.settings.total_timeout, self.activation.number
         again, jitter = retry and policy.wants(error), random.uniform(-1, 1)
-        data = to_data(error, self.settings.raises, self.activation.runtime.value_limit)
+        data, at_least = to_data(error, self.settings.raises, self.activation.runtime.value_limit), asked_wait(error)
 
         def decide(task: AgentTask, now: float) -> list[TaskEvent]:
             record, due = task.steps.get(self.path), None
             if again:
                 failures = 1 if record is None else len(record.failures) + 1
                 until = None if total is None else total + (now if record is None else record.began)
-                due = policy.next_attempt(failures, now, jitter=jitter, until=until)
+                due = policy.next_attempt(failures, now, jitter=jitter, until=until, at_least=at_least)
             return task.finish_step(number, now, self.call, max(attempt, 1), error=data, retry_at=due)
 
         await self.append(decide)

@@ -22,6 +22,9 @@ of a step. Where it does not do what you need, write your own beside it. Its par
     llm_budget     what a task may spend
     llm_log        the conversation as a log has it
     llm_scripted   a model that follows a script
+    llm_provider   what providers' models have in common: prices, errors
+    llm_openai     OpenAI's chat completions, and those of others
+    llm_anthropic  Anthropic's messages; llm_blocks, as they are sent
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from actors.branches import gather
 from actors.definitions import AsyncAgent, agent, find_agent
 from actors.emitting import emit
 from actors.frameworks import run_step_async
+from actors.llm_anthropic import AnthropicModel
 from actors.llm_budget import Budget, Counted
 from actors.llm_log import FOLLOW_UP, conversation, given_up_text, rejected_text
 from actors.llm_messages import (
@@ -56,6 +60,17 @@ from actors.llm_messages import (
     pack,
     unpack,
 )
+from actors.llm_openai import OpenAIModel
+from actors.llm_provider import (
+    NEVER_AGAIN,
+    ModelError,
+    ModelUnavailableError,
+    Prices,
+    ReplyCutError,
+    ReplyRefusedError,
+    ReplyTooLongError,
+    RequestRefusedError,
+)
 from actors.llm_scripted import ScriptedModel
 from actors.llm_tools import BAD_CALL, MODEL, AnyTool, AsyncTool, Tool, ToolError, result_text, tool, tools_by_name
 from actors.options import StepOptions
@@ -66,8 +81,8 @@ from domain.errors import DefinitionError, FailTask, StepError, TaskNotEndedErro
 from domain.fold import fold
 from domain.values import encode
 
-RETRIES: StepOptions = {"retries": 3, "backoff": 1.0}
-"""How a call of a model is tried again, unless its agent says otherwise."""
+RETRIES: StepOptions = {"retries": 3, "backoff": 1.0, "give_up_on": NEVER_AGAIN}
+"""How a call of a model is tried again, where its agent does not say otherwise."""
 MAX_TURNS = 50
 """Replies until which there has to be an answer, unless the agent says otherwise."""
 PIECE = 5_000
@@ -120,11 +135,12 @@ def llm_agent(
         follow_ups: whether its task waits for the user's next words after each answer, as a row, and so ends only when
             it is called off or fails. `continue_conversation` brings them to it, and its log grows by them alone;
             `conversation(task.events())` and `task.follow()` tell the answers.
-        model_options: options of the steps that ask the model; see StepOptions. By default 3 retries.
+        model_options: options of the steps that ask the model; see StepOptions. By default 3 retries, but
+            none of what would be refused again (NEVER_AGAIN in `actors.llm_provider`).
 
     Raises DefinitionError for what cannot be used.
     """
-    talk = _Talk(model, tools_by_name(tools), max_turns, budget, model_options or RETRIES)
+    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options))
     place = sys._getframe(1).f_code.co_filename
     if _made_in.setdefault(name, place) != place:
         raise DefinitionError(f"two agents are named {name!r}, in {_made_in[name]} and {place}: rename one of them")
@@ -163,7 +179,7 @@ async def converse(
     The messages have to be the same at each replay, as any arguments. What is in the log is what was replied, not what
     was asked. Raises FailTask where there is no answer after `max_turns`, StepError as a step does.
     """
-    talk = _Talk(model, tools_by_name(tools), max_turns, budget, model_options or RETRIES)
+    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options))
     return await talk.until_answered(Transcript(messages), Counted())
 
 
@@ -300,6 +316,11 @@ async def _packed(made: Any) -> dict[str, Any]:
     return pack(await made)
 
 
+def _options(given: StepOptions | None) -> StepOptions:
+    """Give the options of the steps that ask a model; a whole policy of the user's is left as it is."""
+    return given if given is not None and "retry" in given else {**RETRIES, **(given or {})}
+
+
 def _question(call: ToolCall) -> str:
     given = call.arguments.items() if isinstance(call.arguments, dict) else ()
     return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in given)})"
@@ -307,13 +328,22 @@ def _question(call: ToolCall) -> str:
 
 __all__ = [
     "Answer",
+    "AnthropicModel",
     "AnyTool",
     "AsyncTool",
     "Budget",
     "Message",
     "Model",
+    "ModelError",
+    "ModelUnavailableError",
     "NotBilledError",
+    "OpenAIModel",
+    "Prices",
     "Reply",
+    "ReplyCutError",
+    "ReplyRefusedError",
+    "ReplyTooLongError",
+    "RequestRefusedError",
     "ScriptedModel",
     "SystemMessage",
     "Tool",

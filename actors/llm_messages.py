@@ -41,16 +41,20 @@ class ToolCall:
 @register(name="llm.Usage")
 @dataclass(frozen=True)
 class Usage:
-    """What a reply took: tokens in and out, and money in whatever currency."""
+    """What a reply took: tokens in and out, and money in whatever currency.
+
+    `cached_tokens` are those of the input that the provider had in its cache.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost: Decimal = Decimal(0)
+    cached_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         """Add up what two replies took."""
         tokens = self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
-        return Usage(*tokens, self.cost + other.cost)
+        return Usage(*tokens, self.cost + other.cost, self.cached_tokens + other.cached_tokens)
 
     @property
     def tokens(self) -> int:
@@ -62,14 +66,17 @@ class Usage:
 
         >>> Usage(10, 2, Decimal("0.01")).packed(), Usage.unpacked([10, 2]) == Usage(10, 2)
         ([10, 2, '0.01'], True)
+        >>> Usage.unpacked(Usage(10, 2, cached_tokens=8).packed()) == Usage(10, 2, cached_tokens=8)
+        True
         """
-        return [self.input_tokens, self.output_tokens, *([str(self.cost)] if self.cost else [])]
+        more = [str(self.cost), self.cached_tokens] if self.cached_tokens else [str(self.cost)] if self.cost else []
+        return [self.input_tokens, self.output_tokens, *more]
 
     @classmethod
     def unpacked(cls, stored: Sequence[Any]) -> Usage:
         """Read what `packed` gave."""
-        tokens_in, tokens_out, *cost = stored
-        return cls(tokens_in, tokens_out, Decimal(cost[0]) if cost else Decimal(0))
+        tokens_in, tokens_out, *more = stored
+        return cls(tokens_in, tokens_out, *([Decimal(more[0]), *more[1:]] if more else []))
 
 
 @register(name="llm.Reply")

@@ -23,7 +23,7 @@ class StepOptions(TypedDict, total=False):
     """The options of a step, for `@step(…)`, `.options(…)` and `run_step(…)` alike.
 
     Keys:
-        retries, backoff, max_backoff, jitter, retry_on, give_up_on: see RetryPolicy.
+        retries, backoff, max_backoff, jitter, retry_on, give_up_on: see RetryPolicy, and RetryAfterError.
         retry: a RetryPolicy to start from; the ones above change it.
         timeout: seconds that one attempt may take.
         total_timeout: seconds from the first attempt's start in which the last one has to end; of an idempotent step,

@@ -9,8 +9,9 @@ from types import MemberDescriptorType
 from typing import Any, cast
 
 from actors.info import checked
-from domain.errors import ChildError, FailTask, StepError, WaitTimeoutError
+from domain.errors import ChildError, FailTask, RetryAfterError, StepError, WaitTimeoutError
 from domain.faults import Fault, cause_of, name_of
+from domain.retry import MOST_SECONDS
 from domain.values import decode, digest, encode
 
 logger = logging.getLogger("perdure")
@@ -35,6 +36,18 @@ def to_data(error: BaseException, raises: Collection[type[BaseException]], limit
         problem = str(Fault.of(why))
     logger.warning("%s is in raises=, but cannot be stored so that it comes back: %s", type(error).__name__, problem)
     return data
+
+
+def asked_wait(error: BaseException) -> float:
+    """Give the seconds that an error asks to be left alone before the next attempt; 0 for none that make sense.
+
+    >>> asked_wait(RetryAfterError(retry_after=7)), asked_wait(RetryAfterError(retry_after=float("nan")))
+    (7.0, 0.0)
+    """
+    if not issubclass(type(error), RetryAfterError):
+        return 0.0
+    seconds = object.__getattribute__(error, "__dict__").get("retry_after")  # past what the class does about attributes
+    return float(seconds) if type(seconds) in (int, float) and 0 <= seconds <= MOST_SECONDS else 0.0
 
 
 FAILS = (FailTask, WaitTimeoutError, ChildError)

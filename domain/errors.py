@@ -11,6 +11,7 @@
     ├── UnstorableValueError        a value that the log cannot give back as it was
     ├── UnknownTypeError            a stored value of a class that this process has not, or not any more so
     ├── StepError                   a step has failed; raised into the agent
+    ├── RetryAfterError             raised *by* the body of a step: try again, but not so soon
     ├── StepTimeoutError            what a step failed with that was given up at its time limit
     ├── AskTimeoutError             a command was not answered in time
     ├── WaitTimeoutError            what an agent waited for did not come in time
@@ -137,6 +138,18 @@ class StepError(PerdureError):
     def is_a(self, kind: type[BaseException] | str) -> bool:
         """Tell whether the original exception was an instance of `kind`, a class or the name of one."""
         return self.fault.is_a(kind)
+
+
+class RetryAfterError(PerdureError):
+    """Raised by the body of a step, or a subclass of it, to be tried again no sooner than after `retry_after` seconds.
+
+    Whether there is another attempt is the step's policy's to say, and its own wait counts where that is longer. The
+    wait is in the log; `max_backoff` does not shorten it, and none is made that `total_timeout` would cut short.
+    """
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class StepTimeoutError(PerdureError, TimeoutError):

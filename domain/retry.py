@@ -88,20 +88,23 @@ class RetryPolicy:
         return float(wait * (1 + self.jitter * jitter))
 
     def next_attempt(
-        self, failures: int, now: float, *, jitter: float = 0.0, until: float | None = None
+        self, failures: int, now: float, *, jitter: float = 0.0, until: float | None = None, at_least: float = 0.0
     ) -> float | None:
         """Give when the next attempt is due, in the unit of `now`; None where the step has failed for good.
 
-        `failures` counts the attempts that ended in an error so far; after `until` there is none.
+        `failures` counts the attempts that ended in an error so far; after `until` there is none. `at_least` are the
+        seconds that the error itself has asked to be left alone.
 
         >>> RetryPolicy(retries=1, backoff=10).next_attempt(1, now=100.0)
         110.0
         >>> RetryPolicy(retries=1, backoff=10).next_attempt(2, now=100.0)
         >>> RetryPolicy(retries=1, backoff=10).next_attempt(1, now=100.0, until=105.0)
+        >>> RetryPolicy(retries=1, backoff=10).next_attempt(1, now=100.0, at_least=90.0)
+        190.0
         """
         if failures > self.retries:
             return None
-        due = now + self.delay(failures, jitter)
+        due = now + max(self.delay(failures, jitter), at_least)
         return None if until is not None and due >= until else due
 
 

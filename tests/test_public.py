@@ -231,6 +231,7 @@ FACTS: dict[str, Any] = {
     "path": "3/1",
     "point": "body.after",
     "reason": "disk full",
+    "retry_after": 7.5,
     "status": "completed",
     "step": "pay",
     "task_id": "t",

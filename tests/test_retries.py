@@ -13,6 +13,7 @@ import pytest
 
 from actors import (
     AgentSystem,
+    RetryAfterError,
     RetryPolicy,
     StepError,
     StepInfo,
@@ -259,6 +260,37 @@ def test_jitter_moves_a_due_time_by_its_share_at_most(disk: Store, clock: FakeCl
     waits = [failure.retry_at - failure.timestamp for failure in failures(disk) if failure.retry_at is not None]
     assert all(4.99 < wait < 15.01 for wait in waits)
     assert len(set(waits)) > 10
+
+
+def waits(disk: Store) -> list[float | None]:
+    return [failure.retry_at and failure.retry_at - failure.timestamp for failure in failures(disk)]
+
+
+def test_an_error_may_ask_for_a_longer_wait_and_for_no_shorter_one(disk: Store, clock: FakeClock) -> None:
+    asked: list[Any] = [70.0, 3, None, -1, float("nan"), "soon", 1e99]
+    options: Any = {"retries": 7, "backoff": 5, "max_backoff": 5, "jitter": 0}
+    flaky = Flaky(7, lambda _text: RetryAfterError("busy", retry_after=asked.pop(0)), **options)
+    live(disk, flaky.flow, clock=clock)
+    assert waits(disk) == [70, 5, 5, 5, 5, 5, 5]
+
+
+def test_a_wait_that_an_error_asks_for_is_not_begun_where_it_would_pass_the_limit_over_all_attempts(
+    disk: Store, clock: FakeClock
+) -> None:
+    flaky = Flaky(9, lambda _text: RetryAfterError("busy", retry_after=70), retries=9, total_timeout=60)
+    assert failed(disk, flaky.flow, clock=clock).fault.is_a(RetryAfterError)
+    assert waits(disk) == [None]
+
+
+class SecretiveError(RetryAfterError):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_an_error_that_lets_nobody_look_is_asked_for_its_wait_all_the_same(disk: Store, clock: FakeClock) -> None:
+    flaky = Flaky(1, lambda _text: SecretiveError(retry_after=70), retries=1)
+    live(disk, flaky.flow, clock=clock)
+    assert waits(disk) == [70]
 
 
 def test_no_backoff_means_at_once(disk: Store) -> None:

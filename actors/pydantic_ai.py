@@ -98,7 +98,7 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
 
     Guaranteed, inside a task: what is in the log is not called again, and the run goes on at the first call that is
     not; calls side by side have their places by their ids, whatever finishes first; a wait of pydantic-ai's own is a
-    durable one; replayed work is not reported to telemetry twice. A tool that needs an approval asks for it by
+    durable one, and while a run waits for people or for time its task keeps no place; replayed work is not reported to telemetry twice. A tool that needs an approval asks for it by
     `request_approval`, one pause a call, all of a reply at once: a yes with a value, a dict, calls the tool with these
     arguments instead; the note of a no goes to the model. What a tool returns has to be JSON for pydantic-ai's codec,
     and comes back as that. Outside of a task, and in the body of a step, such as a tool's, the agent runs as any other.
@@ -209,7 +209,7 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
         """Ask for the approvals of a reply, all before any is waited for."""
         if not (self._approvals and requests.approvals and inside_task()):
             return None
-        with _place(_key("approvals", (ctx,))):
+        with _place(_key("approvals", (ctx,)), alone=True):
             asked = [(call, await _ask(call, requests.metadata)) for call in requests.approvals]
             decided = [(call, await pause) for call, pause in asked]
         return requests.build_results(
@@ -256,7 +256,7 @@ class _Waiter(ExternalEventWaiter):
         timeout: timedelta | None,  # noqa: ASYNC109  pydantic-ai's signature
     ) -> JsonValue:
         """Ask for a pause, hand its id to `ask` in a step, and wait for the answer, unless that has given it."""
-        with _place(f"wait.{name}"):
+        with _place(f"wait.{name}", alone=True):
             pause = await request_approval_async(name)
 
             async def hand_out() -> Any:
@@ -275,16 +275,16 @@ class _Waiter(ExternalEventWaiter):
 
 
 async def _sleep(seconds: float) -> None:
-    with _place("sleep"):
+    with _place("sleep", alone=True):
         await sleep_async(max(seconds, 0.0))
 
 
-def _place(key: str) -> AbstractContextManager[None]:
+def _place(key: str, *, alone: bool = False) -> AbstractContextManager[None]:
     """Give what is called inside a place by its key, where pydantic-ai has made an asyncio task for it.
 
-    Elsewhere it has a place already, by its order.
+    Elsewhere it has a place already, by its order. For what waits, all of the run does: `alone`.
     """
-    return nullcontext() if task_info() is not None else branch(key)
+    return nullcontext() if task_info() is not None else branch(key, alone=alone)
 
 
 def _key(name: str, facts: Sequence[object]) -> str:

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 def asks_twice_only_in_doubt(run: Run) -> None:
     run.check()
-    assert len(run.bodies) - len({body.path for body in run.bodies}) <= 2 * len(run.crashes)
+    assert len({(body.path, body.life) for body in run.bodies}) == len(run.bodies)
 
 
 def test_an_agent_of_the_openai_sdk_pays_once_what_was_approved_wherever_it_dies() -> None:

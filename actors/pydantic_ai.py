@@ -98,10 +98,11 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
 
     Guaranteed, inside a task: what is in the log is not called again, and the run goes on at the first call that is
     not; calls side by side have their places by their ids, whatever finishes first; a wait of pydantic-ai's own is a
-    durable one, and while a run waits for people or for time its task keeps no place; replayed work is not reported to telemetry twice. A tool that needs an approval asks for it by
-    `request_approval`, one pause a call, all of a reply at once: a yes with a value, a dict, calls the tool with these
-    arguments instead; the note of a no goes to the model. What a tool returns has to be JSON for pydantic-ai's codec,
-    and comes back as that. Outside of a task, and in the body of a step, such as a tool's, the agent runs as any other.
+    durable one, and a task whose run waits for people or for time keeps no place; replayed work is not reported to
+    telemetry twice. A tool that needs an approval asks for it by `request_approval`, one pause a call, all of a reply
+    at once: a yes with a value, a dict, calls the tool with these arguments instead; the note of a no goes to the
+    model. What a tool returns has to be JSON for pydantic-ai's codec, and comes back as that. Outside of a task, and in
+    the body of a step, such as a tool's, the agent runs as any other.
 
     Not guaranteed: that a tool which fails for good beside others leaves a task that can be replayed after a crash at
     that moment: pydantic-ai cancels the others, and where that does not fit the log the task is held. Raise ModelRetry

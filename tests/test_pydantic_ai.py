@@ -327,7 +327,7 @@ async def broken() -> str:
 
 
 def test_a_tool_that_fails_for_good_fails_its_task_and_names_the_step() -> None:
-    ruined = bot(scripted([("broken", {}, "1")]), broken)
+    ruined = bot(scripted([("look", {"city": "Rome"}, "1"), ("broken", {}, "2")]), broken, look)
 
     @agent(name="pydantic-broken")
     async def top() -> str:

@@ -104,9 +104,10 @@ class PerdureDurability(BaseDurabilityCapability[AgentDepsT]):
     model. What a tool returns has to be JSON for pydantic-ai's codec, and comes back as that. Outside of a task, and in
     the body of a step, such as a tool's, the agent runs as any other.
 
-    Not guaranteed: that a tool which fails for good beside others leaves a task that can be replayed after a crash at
-    that moment: pydantic-ai cancels the others, and where that does not fit the log the task is held. Raise ModelRetry
-    or ToolFailed for what the model should hear of. A run's own `timeout=` is refused: no replay could follow it.
+    Not guaranteed, of a tool that fails for good beside others, which pydantic-ai cancels then: which of their errors
+    fails the task; nor, after a crash at that moment, that it fails: where a replay does not fit the log it is held.
+    Let a tool raise ModelRetry or ToolFailed for what the model should hear of. A run's own `timeout=` is refused: no
+    replay could follow it.
 
     Args:
         models: further models by a name, for `agent.run(model=name)`.

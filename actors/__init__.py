@@ -27,7 +27,7 @@ what not, stands in its docstring.
 #     scope, context, emitting              where in the program code stands; what running code calls; `emit`
 #     pausing, undo, approvals, children    sleep, receive, wait_any; compensate; people; children
 #     settling, entity_ref                  what a task owes before it ends; how an entity is asked
-#     branches, frameworks                  side by side; steps by name
+#     branches, frameworks, pydantic_ai     side by side; steps by name; pydantic-ai agents, for who imports it
 #     groups, family, worker                who begins anew with whom; what a worker runs that has one task only; what
 #                                           the actors of one worker share
 #     outsiders, tenure, outage             what brings something to tasks; the rules of the lease; growing waits for
@@ -77,7 +77,7 @@ from actors.approvals import Approval, Decision, request_approval, request_appro
 from actors.body import heartbeat  # noqa: E402
 from actors.branches import branch, gather, map_steps  # noqa: E402
 from actors.children import ChildRef, spawn_child, spawn_child_async  # noqa: E402
-from actors.context import patched, step_info, task_info  # noqa: E402
+from actors.context import inside_task, patched, step_info, task_info  # noqa: E402
 from actors.definitions import Agent, AsyncAgent, AsyncStep, Step, agent, step  # noqa: E402
 from actors.emitting import emit  # noqa: E402
 from actors.entity_ref import EntityRef, entity  # noqa: E402
@@ -293,6 +293,7 @@ __all__ = [
     "gather",
     "get_logger",
     "heartbeat",
+    "inside_task",
     "map_steps",
     "open_store",
     "patched",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -85,7 +85,7 @@ def map_steps(fn: Callable[[Any], Any], items: Iterable[Any], *, limit: int | No
 
 
 @contextmanager
-def branch(key: str) -> Iterator[None]:
+def branch(key: str, *, alone: bool = False) -> Iterator[None]:
     """Give the steps that are called inside a place of their own, by a key instead of their order.
 
         with branch(f"tool-{call.name}-{position}"):
@@ -97,6 +97,9 @@ def branch(key: str) -> Iterator[None]:
     ended before the agent does. Not guaranteed: that the task is unwound while all its branches wait, as in `gather`;
     nor that a framework which cancels the others when one fails can be replayed: where it cannot, the task is held.
     Never around a `yield`: a generator leaves the branch open in the code that it yields to.
+
+    `alone` says that the code from which it was opened does nothing meanwhile but wait for its branches: then the task
+    is unwound while they all wait, as in `gather`, and keeps no place. What goes on all the same begins anew then.
 
     Raises OutsideTaskError where no task runs, NestedStepError in a body, ValueError for a key that is no text of 1 to
     200 printable characters.
@@ -111,7 +114,8 @@ def branch(key: str) -> Iterator[None]:
         here.activation.add_line(by_hand=True)
     token = current.set(here)
     try:
-        yield
+        with _left_waiting(outer, here) if alone and not inline else nullcontext():
+            yield
     except BaseException as error:
         here.left(Outcome(error=error), outer)
         here.activation.check()
@@ -124,6 +128,18 @@ def branch(key: str) -> Iterator[None]:
             current.reset(token)
         if not inline:
             here.activation.drop_line(by_hand=True)
+
+
+@contextmanager
+def _left_waiting(outer: Context, here: Context) -> Iterator[None]:
+    """Count the line of `outer` among those that wait; of several branches that say so, the first does that."""
+    outer.left_to.append(here)
+    try:
+        with outer.activation.joining(lambda: outer.left_to[:1] != [here]):
+            yield
+    finally:
+        outer.left_to.remove(here)
+        outer.activation.wake()
 
 
 def _caller(what: str) -> Context:

@@ -74,6 +74,16 @@ def task_info() -> TaskInfo | None:
     return TaskInfo(task.id, task.agent, here.activation.number, dict(task.tags), here)
 
 
+def inside_task() -> bool:
+    """Tell whether this code is that of an agent, between its steps, on whatever thread or asyncio task it runs.
+
+    For bridges to frameworks, which make asyncio tasks of their own: there `task_info()` is None, since calls have no
+    order; `with branch(key):` gives them a place. False outside of a task, and inside the body of a step. Not
+    guaranteed: that the task still goes on; what has closed it is raised by the next call.
+    """
+    return running_body.get() is None and isinstance(current.get(), Context)
+
+
 def context() -> Context | None:
     """Give the place in a program at which this code runs, between its steps; None elsewhere."""
     caller = current.get()

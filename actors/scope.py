@@ -24,7 +24,8 @@ from domain.journal import Differs, Place, branch_path, join, left_over
 class Scope:
     """One numbered stretch of the program, and the line of execution that runs it.
 
-    `cancelled` tells that it knows of the cancellation of its task: what it calls now is clean-up.
+    `cancelled` tells that it knows of the cancellation of its task: what it calls now is clean-up. `left_to` has the
+    open branches for which its line of execution only waits.
     """
 
     def __init__(self, activation: Activation, path: str = "", beside: tuple[str, ...] = ()) -> None:
@@ -34,6 +35,7 @@ class Scope:
         self.asked = 0
         self.emitted_at = -1
         self.opened: set[str] = set()
+        self.left_to: list[Scope] = []
         self.passed_over: Differs | None = None
         self.cancelled = False
         self.thread = threading.get_ident()

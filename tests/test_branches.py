@@ -32,6 +32,8 @@ from actors import (
     map_steps,
     open_store,
     patched,
+    receive_async,
+    run_step_async,
     step,
     step_info,
     task_info,
@@ -42,7 +44,7 @@ from actors.definitions import current
 from actors.lines import LOOK_AGAIN
 from actors.task_log import TaskLog
 from actors.testing import CrashPlan, FakeClock, SimulatedCrash, every_crash_point
-from domain.events import Completed, Passivated, StepFailed, StepSucceeded
+from domain.events import Completed, Passivated, StepFailed, StepStarted, StepSucceeded
 from stores import Store
 from stores.crash import CrashingStore
 from tests.lives import PATIENCE, bodies, die, held, kinds, live, log, wait_for
@@ -731,6 +733,50 @@ def keyed_async(key: str, notes: Notes, *values: Any) -> Callable[[], Any]:
                 await notes.note.aio(value)
 
     return inside
+
+
+@agent(name="branches-alone")
+async def waiting_alone() -> list[Any]:
+    async def wait_for(name: str) -> Any:
+        with branch(name, alone=True):
+            return await receive_async(name)
+
+    return list(await asyncio.gather(wait_for("a"), wait_for("b")))
+
+
+def test_a_task_whose_branches_by_hand_all_wait_alone_is_a_row_until_what_they_wait_for_comes(disk: Store) -> None:
+    with AgentSystem(disk, max_active=1) as system:
+        tasks = [system.spawn(waiting_alone, id=name) for name in ("one", "two")]
+        for task in tasks:
+            wait_for(lambda task=task: task.status() == "waiting")  # type: ignore[misc]
+        for name, value in (("b", 2), ("a", 1)):
+            for task in tasks:
+                task.signal(name, value)
+        assert [task.result(PATIENCE) for task in tasks] == [[1, 2]] * 2
+    with pytest.raises(OutsideTaskError), branch("a", alone=True):
+        pass
+
+
+@agent(name="branches-beside-alone")
+async def working_beside_one_that_waits() -> list[Any]:
+    async def wait() -> Any:
+        with branch("waits", alone=True):
+            return await receive_async("go")
+
+    async def work() -> str:
+        with branch("works"):
+            return await run_step_async("work", asyncio.sleep, 0.5, "done")
+
+    return list(await asyncio.gather(wait(), work()))
+
+
+def test_a_branch_that_works_keeps_the_place_of_one_that_waits_alone(disk: Store) -> None:
+    with AgentSystem(disk) as system:
+        task = system.spawn(working_beside_one_that_waits, id="t")
+        wait_for(lambda: any(isinstance(event, StepSucceeded) for event in task.events()))
+        task.signal("go", "went")
+        assert task.result(PATIENCE) == ["went", "done"]
+        assert sum(isinstance(event, StepStarted) for event in task.events()) == 1
 
 
 def test_threads_made_by_hand_may_run_steps_in_branches_that_have_a_key(disk: Store, notes: Notes) -> None:

@@ -22,6 +22,7 @@ from actors import (
     TaskInfo,
     UnstorableValueError,
     agent,
+    inside_task,
     open_store,
     step,
     step_info,
@@ -214,6 +215,31 @@ def test_a_body_is_told_its_task_place_attempt_and_key(disk: Store) -> None:
     key = idempotency_key(birth, "1")
     assert told == [StepInfo("t", "1", "send", attempt, birth) for attempt in (1, 2)]
     assert {info.idempotency_key for info in told} == {key}
+
+
+def test_code_of_a_task_knows_it_in_asyncio_tasks_and_threads_that_have_its_context(disk: Store) -> None:
+    told: list[tuple[bool, bool]] = []
+
+    def look() -> None:
+        told.append((inside_task(), task_info() is not None))
+
+    async def look_there() -> None:
+        look()
+
+    @step
+    def body() -> None:
+        look()
+
+    @agent
+    async def flow() -> None:
+        look()
+        await asyncio.create_task(look_there())
+        await asyncio.to_thread(look)
+        await body.aio()
+
+    live(disk, flow)
+    look()
+    assert told == [(True, True), (True, False), (True, False), (False, False), (False, False)]
 
 
 def test_an_agent_is_told_its_task_and_cannot_change_it(disk: Store) -> None:

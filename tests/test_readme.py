@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
 CONSOLE = [body for language, body in BLOCKS if language == "console"]
-PYTHON = {body.splitlines()[0].removeprefix("# "): body for language, body in BLOCKS if language == "python"}
+SNIPPETS = {body.splitlines()[0].removeprefix("# "): body for language, body in BLOCKS if language == "python"}
+PYTHON = {name: body for name, body in SNIPPETS.items() if name.endswith(".py")}
 
 
 def perdure(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,7 @@ def assert_shown(shown: str, real: str) -> None:
 
 
 def test_it_is_short() -> None:
-    assert len(TEXT.splitlines()) <= 220
+    assert len(TEXT.splitlines()) <= 225
 
 
 def test_the_demo_does_what_is_shown() -> None:
@@ -131,6 +132,18 @@ def test_the_conversation_asks_before_it_orders_as_shown(weather: Path) -> None:
         told.append(running.stdout.read())
     assert_shown(shown, "".join(told))
     assert "tool      4/1/3" in perdure("show", "umbrella", cwd=weather).stdout
+
+
+def test_a_real_provider_takes_two_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    _, imports, made = SNIPPETS["in place of the script"].splitlines()
+    code = PYTHON["helper.py"].replace('llm_agent("helper"', 'llm_agent("helper of a provider"')
+    code, count = re.subn(r"from actors.llm import .*", imports, code)
+    code, scripts = re.subn(r"model = ScriptedModel\(\n.*?\n\)\n", f"{made}\n", code, flags=re.DOTALL)
+    assert (count, scripts) == (1, 1)
+    spoken: dict[str, object] = {"__name__": "helper_of_a_provider"}
+    exec(compile(code, "helper_of_a_provider.py", "exec"), spoken)
+    assert type(spoken["model"]).__name__ == "OpenAIModel"
 
 
 def test_nothing_is_ordered_twice_wherever_the_conversation_dies(

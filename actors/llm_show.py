@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 from actors.llm_log import Used, call_of, is_reply, opening, reply_of, turns, usage_of
 from actors.llm_messages import Message, Reply, SystemMessage, ToolCall, ToolResult, Usage, UserMessage
 from actors.llm_tools import MODEL
 from actors.showing import value_text
-from actors.view import clock_time, pause_id
+from actors.view import clock_time
 from actors.wording import fitted, named, plain, until
 from domain.errors import PerdureError
 from domain.record import STEP, StepRecord
@@ -23,11 +21,8 @@ LONGEST = 300
 _WHO = {SystemMessage: "system", UserMessage: "user", Reply: "model", ToolResult: "tool"}
 
 
-def conversation_lines(task: AgentTask, now: float, options: str = "") -> list[tuple[str, str]]:
-    """Give the conversation of a task as lines, each with the word for who speaks; none where no model has replied.
-
-    `options` are what a command that is named needs besides, such as the store.
-    """
+def conversation_lines(task: AgentTask, now: float) -> list[tuple[str, str]]:
+    """Give the conversation of a task as lines, each with the word for who speaks; none where no model has replied."""
     usage, lines, many = Usage(), _opened(task), 0
     for turn in turns(task):
         if isinstance(turn, UserMessage):
@@ -35,7 +30,7 @@ def conversation_lines(task: AgentTask, now: float, options: str = "") -> list[t
             continue
         many, usage = many + 1, usage + turn.reply.usage
         lines.append(("model", _told(turn.path, turn.reply)))
-        lines += [("tool", _used(task, used, options)) for used in turn.used]
+        lines += [("tool", _used(task, used)) for used in turn.used]
     lines += [_open(record, now) for record in task.steps.values() if _is_open(record)]
     replies, took = f"{many} repl{'ies' if many > 1 else 'y'}", usage_of(Reply(usage=usage))
     return [*lines, ("in all", f"{replies}, {took}" if took else replies)] if many else []
@@ -49,7 +44,7 @@ def said(task: AgentTask, record: StepRecord) -> tuple[str, str]:
     if is_reply(record):
         return "model", _told(record.path, reply_of(record))
     used = call_of(task, record)
-    return ("", "") if used is None else ("tool", _used(task, used, ""))
+    return ("", "") if used is None else ("tool", _used(task, used))
 
 
 def _opened(task: AgentTask) -> list[tuple[str, str]]:
@@ -73,14 +68,13 @@ def _told(path: str, reply: Reply) -> str:
     return f"{path}  {_text(reply.text) or plain(wants)}" + (f"  ({took})" if took else "")
 
 
-def _used(task: AgentTask, used: Used, options: str) -> str:
+def _used(task: AgentTask, used: Used) -> str:
     text = f"{used.path}  {_call(used.call)}"
     if used.over:
         word = "" if used.state == "done" else f"{used.state}: "
         return f"{text} → {word}{plain(fitted(used.result.text, LONGEST))}"
     if used.path in task.asked_for and task.ending is None:
-        pause = quote(pause_id(task.id, task.birth, used.path))
-        return f"{text}  waits for yes or no: perdure approve {plain(pause)}{options}"
+        return f"{text}  waits for yes or no"
     return f"{text}  {used.state}"
 
 

@@ -97,7 +97,7 @@ def show(
         typer.echo(text_of(task_document(task, events, workers, error)))
     elif task is not None:
         typer.echo(status_line(task, workers) + "\n")
-        talk = [] if log else conversation_lines(task, time.time(), options(store))
+        talk = [] if log else conversation_lines(task, time.time())
         for word, text in talk:
             typer.echo(head_of(word) + text)
         if not talk:

@@ -32,15 +32,17 @@ def shown(world: World, *words: str) -> list[str]:
 def test_the_example_asks_before_it_spends_and_a_conversation_is_shown_as_one(world: World) -> None:
     running = world.perdure(*RUN)
     pause = pause_of(world)
-    asks = f"waits for yes or no: perdure approve '{pause}' --store {world.url}"
     assert shown(world) == [
         "user      An umbrella",
         "          for Rome?",
         "model     1  Let me look.  (135 tokens, 0.01)",
         'tool      2/1/1  weather(city="Rome", days=2) → ["rain in Rome", "rain in Rome"]',
         "model     3  wants order  (135 tokens, 0.01)",
-        f'tool      4/1/1  order(what="umbrella", price=25)  {asks}',
+        'tool      4/1/1  order(what="umbrella", price=25)  waits for yes or no',
         "in all    2 replies, 270 tokens, 0.02",
+        "",
+        "umbrella  asks \"order(what='umbrella', price=25)\"",
+        f"  perdure approve '{pause}' --store {world.url}",
     ]
     world.perdure("approve", pause, "--by", "ann").end()
     assert running.end().startswith('"It rains all along. umbrella is on its way, order pd_')

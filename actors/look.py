@@ -73,10 +73,11 @@ def show(
     ] = None,
     log: Annotated[bool, typer.Option("--log", help="Show the log also where it is a conversation.")] = False,
 ) -> None:
-    """Show a task's log as a table, and why it is held or failed, or who can answer it and how.
+    """Show a task's log or conversation, and what it waits for.
 
-    Of a conversation with a model it shows who said what, which tools were called, what it took, and what waits for
-    whom; --log has its log.
+    The log is a table; under it stands why the task is held or failed, or who can answer it and how. Of a conversation
+    with a model it shows who said what, which tools were called, what it took, and what waits for whom; --log has its
+    log.
 
     Of a log that cannot be read it shows what stands before the damage. Exit code 1 then. With --json it prints all
     that is known of the task; as a file it is a history, which `actors.testing.replay_history` replays.

@@ -292,7 +292,7 @@ def test_what_was_said_to_a_task_that_was_called_off_is_not_lost(disk: Store) ->
 
 def test_200_messages_by_follow_ups_take_less_than_300_kib(disk: Store) -> None:
     kib = "m" * 1024
-    helper = llm_agent("patient", model=ScriptedModel(*[kib] * 100), follow_ups=True)
+    helper = llm_agent("talk: patient", model=ScriptedModel(*[kib] * 100), follow_ups=True)
     with AgentSystem(disk, run=False) as client:
         client.spawn(helper, kib, id="t")
         for _ in range(99):

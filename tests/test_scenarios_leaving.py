@@ -174,7 +174,7 @@ def test_ctrl_c_in_a_program_of_ones_own_leaves_in_good_order_and_no_thread_behi
     leaving = world.start(world.write(OWN), NOW)
     all_are_in(world)
     leave(leaving, INT)
-    leaving.complain("closing: up to 5 s for what still runs, in tasks: 4")
+    leaving.complain("closing: up to 5 s for what still runs, in 4 tasks")
     world.open_door("front")
     world.open_door("cellar")
     assert leaving.end(-INT) == "[]"

@@ -235,3 +235,50 @@ def test_a_stream_cut_by_a_death_is_stored_and_shown_as_one_attempts_text(world:
         done = [event for event in task.events() if isinstance(event, StepSucceeded) and event.name == "model"]
     assert shown == {"1": "It may rainI look.", "3": "It may rainIt is dry."}
     assert [event.value["text"] for event in done] == ["I look.", "It is dry."]
+
+
+ORDER = """
+    import asyncio
+    from actors import AgentSystem, step_info
+    from actors.llm import Reply, ScriptedModel, ToolCall, llm_agent, tool
+    from tests.scenario_kit import STORE, answer, effect, say
+
+    class Model(ScriptedModel):
+        def reply(self, messages, tools, *, on_delta):
+            effect("asked", [[getattr(one, "call_id", ""), one.text] for one in messages])
+            return super().reply(messages, tools, on_delta=on_delta)
+
+    @tool
+    def quick(turn: int) -> str:
+        effect("quick", turn)
+        return f"quickly in turn {turn}"
+
+    @tool
+    async def slow() -> str:
+        effect("slow")
+        if step_info().attempt == 1:
+            await asyncio.Event().wait()
+        return "slowly"
+
+    both = Reply(tool_calls=[ToolCall("c1", "slow"), ToolCall("c1", "quick", {"turn": 1})])
+    model = Model(both, Reply(tool_calls=[ToolCall("c1", "quick", {"turn": 2})]), "Done.")
+    helper = llm_agent("helper", model=model, tools=[quick, slow])
+
+    if __name__ == "__main__":
+        with AgentSystem(STORE) as system:
+            say(answer(system.spawn(helper, "hello", id="talk")))
+"""
+
+
+def test_results_stand_in_the_order_of_their_calls_under_ids_that_no_two_share(world: World) -> None:
+    program = world.write(ORDER)
+    in_the_second_call(world, program).kill()
+    assert world.run(program, "talk") == "Done."
+    first = [["", "hello"], ["", ""], ["c1", "slowly"], ["c1_2", "quickly in turn 1"]]
+    assert [line.note for line in world.ledger("asked")] == [
+        [["", "hello"]],
+        first,
+        [*first, ["", ""], ["c1_3", "quickly in turn 2"]],
+    ]
+    assert [line.note for line in world.ledger("quick")] == [1, 2]
+    assert [line.attempt for line in world.ledger("slow")] == [1, 2]

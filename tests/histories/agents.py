@@ -31,6 +31,7 @@ from actors import (
     StepError,
     TaskCancelled,
     TaskCancelledError,
+    TaskHeldError,
     TaskRef,
     Timer,
     WaitTimeoutError,
@@ -54,6 +55,7 @@ from actors import (
     wait_any,
 )
 from actors.appender import Appender
+from actors.llm import Budget, Reply, ScriptedModel, ToolCall, ToolError, Usage, llm_agent, tool
 from actors.task_log import TaskLog
 from actors.testing import CrashPlan, FakeClock, SimulatedCrash
 from stores import Store
@@ -477,6 +479,43 @@ def held_and_called_off(store: Store) -> None:
     decide(store, lambda task: task.cancel("enough", by="ann"))
 
 
+@tool
+def look_up(city: str) -> str:
+    """Tell the weather in a city."""
+    if city == "Atlantis":
+        raise ToolError("there is no such city")
+    return f"rain in {city}"
+
+
+HALF = Usage(100, 20, Decimal("0.50"))
+asked = Reply(
+    "I look.",
+    [
+        ToolCall("c1", "look_up", {"city": "Rome"}),
+        ToolCall("c1", "look_up", {"city": "Atlantis"}),
+        ToolCall("c2", "look_up", {"town": "Rome"}),
+    ],
+    HALF,
+)
+spender = llm_agent(
+    "history: spender",
+    model=ScriptedModel(asked, Reply("It rains in Rome.", usage=HALF)),
+    tools=[look_up],
+    instructions="Be brief.",
+    budget=Budget(cost="0.50", per_call=HALF),
+)
+
+
+def spend(store: Store, *, released: bool) -> None:
+    with AgentSystem(store, clock=FakeClock()) as system:
+        task = task_of(system, spender, "Does it rain in Rome?")
+        with suppress(TaskHeldError):
+            task.result(30)
+        if released:
+            task.release(grant={"cost": Decimal("0.50")}, by="ann")
+            task.result(30)
+
+
 PROGRAMS: dict[str, tuple[Any, Callable[[Store], object]]] = {
     "values": (values, lambda store: run(store, values, tags={"customer": "acme"})),
     "nested": (nested, lambda store: run(store, nested, "x")),
@@ -509,5 +548,7 @@ PROGRAMS: dict[str, tuple[Any, Callable[[Store], object]]] = {
     "called-off-open": (called_off, die_in_undos),
     "called-off-held": (purchase, held_and_called_off),
     "sold-out": (sold_out, lambda store: run(store, sold_out, "tea")),
+    "spent-held": (spender, lambda store: spend(store, released=False)),
+    "spent-released": (spender, lambda store: spend(store, released=True)),
 }  # fmt: skip
 """By the name of its history: the agent, and what was done in a new store."""

@@ -99,6 +99,7 @@ class SupervisionTree:
             over=over,
         )
         self._lock = log.store.workers.hold(self.worker.id, self._about())
+        log.store.prepare_to_write()
         self.directory = Directory(max_active)
         self._mending = threading.RLock()  # who makes a part anew may miss the supervisor meanwhile
         self._parts: dict[str, SupervisedActor] = {}

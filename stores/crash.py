@@ -64,6 +64,9 @@ class CrashingStore(Store):
         self.check()
         return self.inner.empty_journal()
 
+    def prepare_to_write(self) -> None:
+        self.inner.prepare_to_write()
+
     def vacuum(self) -> None:
         self.check()
         self.inner.vacuum()

@@ -12,12 +12,13 @@ from eventsourcing.persistence import StoredEvent
 
 from stores import beats, emissions, heartbeats, orphans, schema, sqlite_care, task_index
 from stores.emissions import Emission
-from stores.errors import StoreCorruptError
+from stores.errors import StoreCorruptError, StoreUnavailableError
 from stores.file_lock import locked, os_errors
 from stores.orphans import Orphans
 from stores.recorder import RowOf, TaskRecorder, check_append
 from stores.sqlite_append import Append, conflict, swap
 from stores.sqlite_file import APPLICATION_ID, SQLiteFile
+from stores.sqlite_growth import grow_log
 from stores.store import Store
 from stores.task_index import START, Birth, Expected, IndexRow, Place
 from stores.workers import FileWorkers
@@ -339,6 +340,11 @@ class SQLiteStore(Store):
 
     def empty_journal(self) -> bool:
         return sqlite_care.empty_journal(self._file)
+
+    def prepare_to_write(self) -> None:
+        """Have the write-ahead log grow in one go, which takes some milliseconds: see `stores/sqlite_growth.py`."""
+        with suppress(StoreUnavailableError), self._file.aside() as connection:
+            grow_log(connection, self._file.path)
 
     def vacuum(self) -> None:
         super().vacuum()

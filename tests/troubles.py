@@ -12,7 +12,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,6 +62,7 @@ class FullDisk(Trouble):
         self.words = "database or disk is full" if self._mounted else "disk I/O error"
 
     def begin(self, store: Store | None) -> None:
+        self._take_the_room_that_a_worker_has_set_aside()
         if not self._mounted:
             log = self._disk / "tasks.db-wal"
             size = log.stat().st_size if log.exists() else 0
@@ -70,6 +71,13 @@ class FullDisk(Trouble):
         with (self._disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
             while ballast.write(bytes(4096)):
                 pass
+
+    def _take_the_room_that_a_worker_has_set_aside(self) -> None:
+        path = self._disk / "tasks.db"
+        if path.exists():
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                while other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                    pass
 
     def end(self) -> None:
         with suppress(ProcessLookupError):  # it is dead

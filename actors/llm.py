@@ -48,6 +48,7 @@ from actors.llm_log import FOLLOW_UP, conversation, given_up_text, rejected_text
 from actors.llm_messages import (
     Message,
     Model,
+    NoReplyError,
     NotBilledError,
     Reply,
     SystemMessage,
@@ -57,6 +58,7 @@ from actors.llm_messages import (
     Transcript,
     Usage,
     UserMessage,
+    illegal,
     pack,
     unpack,
 )
@@ -81,8 +83,8 @@ from domain.errors import DefinitionError, FailTask, StepError, TaskNotEndedErro
 from domain.fold import fold
 from domain.values import encode
 
-RETRIES: StepOptions = {"retries": 3, "backoff": 1.0, "give_up_on": NEVER_AGAIN}
-"""How a call of a model is tried again, where its agent does not say otherwise."""
+RETRIES: StepOptions = {"retries": 3, "backoff": 1.0, "give_up_on": (*NEVER_AGAIN, NoReplyError), "timeout": 3_600}
+"""How a call of a model is tried again, where its agent does not say otherwise; a stream may never end by itself."""
 MAX_TURNS = 50
 """Replies until which there has to be an answer, unless the agent says otherwise."""
 PIECE = 5_000
@@ -136,7 +138,7 @@ def llm_agent(
             it is called off or fails. `continue_conversation` brings them to it, and its log grows by them alone;
             `conversation(task.events())` and `task.follow()` tell the answers.
         model_options: options of the steps that ask the model; see StepOptions. By default 3 retries, but
-            none of what would be refused again (NEVER_AGAIN in `actors.llm_provider`).
+            none of what would be refused again (NEVER_AGAIN in `actors.llm_provider`), and an hour for each.
 
     Raises DefinitionError for what cannot be used.
     """
@@ -148,10 +150,10 @@ def llm_agent(
     @agent(name=name, on_failure=on_failure)
     async def run(prompt: str | list[Message]) -> str:
         said = [UserMessage(prompt)] if isinstance(prompt, str) else prompt
-        transcript, counted = Transcript([*([SystemMessage(instructions)] if instructions else []), *said]), Counted()
+        transcript, counted = _begun([*([SystemMessage(instructions)] if instructions else []), *said]), Counted()
         answer = await talk.until_answered(transcript, counted)
         while follow_ups:
-            transcript.add(UserMessage(await receive_async(FOLLOW_UP)))
+            transcript.add(UserMessage(str(await receive_async(FOLLOW_UP))))
             answer = await talk.until_answered(transcript, counted)
         return answer.text
 
@@ -177,10 +179,11 @@ async def converse(
         answer = converse.sync([UserMessage(text)], model=model, tools=[weather])        # in a sync one
 
     The messages have to be the same at each replay, as any arguments. What is in the log is what was replied, not what
-    was asked. Raises FailTask where there is no answer after `max_turns`, StepError as a step does.
+    was asked. Raises FailTask where there is no answer after `max_turns`, or where the messages are no conversation (a
+    tool call without its one result, say); StepError as a step does.
     """
     talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options))
-    return await talk.until_answered(Transcript(messages), Counted())
+    return await talk.until_answered(_begun(messages), Counted())
 
 
 def continue_conversation(system: AgentSystem, task_id: str, text: str, *, id: str | None = None) -> TaskRef[str]:
@@ -288,6 +291,15 @@ class _Talk:
             known = ", ".join(self.tools) or "none"
             raise ToolError(f"there is no tool {call.name!r}; there are: {known}")
         return one, one.checked(call.arguments)
+
+
+def _begun(messages: Sequence[Message]) -> Transcript:
+    """Begin with what others have put together. Raises FailTask for what no provider would take up."""
+    given: Sequence[Any] = messages
+    wrong = next((f"message {n} is {one!r:.80}" for n, one in enumerate(given) if not isinstance(one, Message)), "")
+    if wrong := wrong or illegal(messages):
+        raise FailTask(f"this is no conversation to go on with: {wrong}")
+    return Transcript(messages)
 
 
 def _asking(model: Model, messages: list[Message], specs: list[ToolSpec]) -> Callable[[str], Any]:

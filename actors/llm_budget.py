@@ -25,12 +25,12 @@ class Budget:
 
         llm_agent("helper", model=model, budget=Budget(cost="2.00", per_call=Usage(cost=Decimal("0.05"))))
 
-    It is counted from the log, over retries, restarts and continued waits: each reply at its usage; an attempt that
-    failed, or of which nobody knows what came of it, at what it was reserved at, unless the model said by
-    NotBilledError that it cost nothing. That reservation is the model's own `estimate`, or else `per_call`, and is in
-    the record of the attempt's start. A call begins only where the reservation still fits. `perdure release ID --budget
-    +1.00`, or `TaskRef.release(grant={"cost": Decimal("1.00")})`, allows more. A continued conversation is a task of
-    its own, and counts anew.
+    It is counted from the log, over retries, restarts and continued waits: each reply at its usage; one that does not
+    tell it, and an attempt that failed, or of which nobody knows what came of it, at what it was reserved at, unless
+    the model said by NotBilledError that it cost nothing. That reservation is the model's own `estimate`, or else
+    `per_call`, and is in the record of the attempt's start. A call begins only where the reservation still fits.
+    `perdure release ID --budget +1.00`, or `TaskRef.release(grant={"cost": Decimal("1.00")})`, allows more. A continued
+    conversation is a task of its own, and counts anew.
 
     Not guaranteed: that a reply takes no more than was reserved for it; with nothing reserved, the last call may go
     beyond the limit by its whole cost.
@@ -94,10 +94,9 @@ def _usage_of(attempt: Attempt, known: Counted) -> Usage | None:
     ours = isinstance(reserved, dict) and reserved.keys() == {_RESERVED}
     if not ours or (attempt.fault is not None and attempt.fault.is_a(NotBilledError)):
         pass
-    elif attempt.state == "finished":
-        usage = unpack(attempt.value).usage
     else:
-        usage = Usage.unpacked(reserved[_RESERVED])
+        told = unpack(attempt.value).usage if attempt.state == "finished" else Usage()
+        usage = Usage.unpacked(reserved[_RESERVED]) if told == Usage() else told  # nobody has said what it took
     if attempt.state != "open":
         known[key] = usage
     return usage

@@ -128,9 +128,8 @@ def is_reply(record: StepRecord) -> bool:
     if record.kind != STEP or record.name != MODEL or not (given or isinstance(outcome, StepSucceeded)):
         return False
     value = getattr(outcome, "value", None)
-    if isinstance(value, dict):
-        return "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
-    return given and isinstance(value, str)
+    ours = isinstance(value, dict) and "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
+    return given or ours
 
 
 def reply_of(record: StepRecord) -> Reply:
@@ -188,11 +187,11 @@ def _stepped(call: ToolCall, record: StepRecord) -> Used:
         return _told(call, path, result_text(outcome.value), "done", over=True)
     if isinstance(outcome, Released):
         return _told(call, path, given_up_text(f"given up by {outcome.by}"), "given up", over=True)
-    if record.errors and record.retry_at is not None:
-        text = f"failed: {record.errors[-1]}; it was not tried again"
-        return _told(call, path, text, "to be tried again", over=False)
     text = CUT_OFF if record.in_doubt else NOT_RUN
-    return _told(call, path, text, "running" if outcome is None else "cancelled", over=False)
+    if record.errors and not record.in_doubt:
+        text = f"failed: {record.errors[-1]}; it was not tried again"
+    state = "cancelled" if outcome is not None else "running" if record.retry_at is None else "to be tried again"
+    return _told(call, path, text, state, over=False)
 
 
 def _told(call: ToolCall, path: str, text: str, state: str, *, over: bool) -> Used:

@@ -50,6 +50,9 @@ class Budget:
     per_call: Usage = Usage()  # noqa: RUF009  frozen
 
     def __post_init__(self) -> None:
+        per_call: Any = self.per_call
+        if not isinstance(per_call, Usage):
+            raise DefinitionError(f"Budget: per_call is a Usage, not {per_call!r:.80}")
         for name, limit in self.limits().items():
             if not (limit.is_finite() and limit >= 0):
                 raise DefinitionError(f"Budget: {name} is an amount from 0, not {getattr(self, name)!r}")
@@ -103,8 +106,16 @@ def _usage_of(attempt: Attempt, known: Counted) -> Usage | None:
 
 
 def _granted(grant: Any, name: str) -> Decimal:
-    amount = grant.get(name, 0) if isinstance(grant, Mapping) else 0
-    return Decimal(str(amount))
+    """Read what a person has allowed; what is no amount allows nothing, and takes nothing: it is in the log for good.
+
+    >>> _granted({"cost": "1.5"}, "cost"), _granted({"cost": "much"}, "cost"), _granted({"cost": "NaN"}, "cost")
+    (Decimal('1.5'), Decimal('0'), Decimal('0'))
+    """
+    try:
+        amount = Decimal(str(grant.get(name, 0))) if isinstance(grant, Mapping) else Decimal(0)
+    except ArithmeticError:
+        return Decimal(0)
+    return amount if amount.is_finite() else Decimal(0)
 
 
 def _spent(name: str, used: Decimal, allowed: Decimal, further: Decimal) -> str:

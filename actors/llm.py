@@ -39,7 +39,7 @@ from typing import Any, Literal
 
 from actors.approvals import request_approval_async
 from actors.branches import gather
-from actors.definitions import AsyncAgent, agent, find_agent
+from actors.definitions import AsyncAgent, agent, find_agent, step
 from actors.emitting import emit
 from actors.frameworks import run_step_async
 from actors.llm_anthropic import AnthropicModel
@@ -142,7 +142,7 @@ def llm_agent(
 
     Raises DefinitionError for what cannot be used.
     """
-    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options))
+    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options, budget))
     place = sys._getframe(1).f_code.co_filename
     if _made_in.setdefault(name, place) != place:
         raise DefinitionError(f"two agents are named {name!r}, in {_made_in[name]} and {place}: rename one of them")
@@ -182,7 +182,7 @@ async def converse(
     was asked. Raises FailTask where there is no answer after `max_turns`, or where the messages are no conversation (a
     tool call without its one result, say); StepError as a step does.
     """
-    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options))
+    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options, budget))
     return await talk.until_answered(_begun(messages), Counted())
 
 
@@ -328,9 +328,21 @@ async def _packed(made: Any) -> dict[str, Any]:
     return pack(await made)
 
 
-def _options(given: StepOptions | None) -> StepOptions:
-    """Give the options of the steps that ask a model; a whole policy of the user's is left as it is."""
-    return given if given is not None and "retry" in given else {**RETRIES, **(given or {})}
+def _options(given: StepOptions | None, budget: Budget | None) -> StepOptions:
+    """Give the options of the steps that ask a model; a whole policy of the user's is left as it is.
+
+    Raises DefinitionError for what a step of that kind cannot have: here, and not in every task.
+    """
+    options: StepOptions = given if given is not None and "retry" in given else {**RETRIES, **(given or {})}
+    tried: StepOptions = {**options}
+    if budget is not None:
+        tried["reserve"] = budget.reserve(budget.per_call, Counted())
+
+    async def ask(*args: str) -> None:
+        """Stand for the body of such a step."""
+
+    step(name=MODEL, **tried)(ask)
+    return options
 
 
 def _question(call: ToolCall) -> str:

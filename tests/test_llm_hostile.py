@@ -211,6 +211,12 @@ def test_a_reservation_that_is_no_usage_is_refused_where_it_is_written() -> None
         Budget(cost=1, per_call="much")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("options", [{"idempotent": True}, {"banana": 1}, {"label": "to {nobody}"}, {"retries": -1}])
+def test_options_that_a_call_of_a_model_cannot_have_are_refused_where_they_are_written(options: Any) -> None:
+    with pytest.raises(DefinitionError, match="step model"):
+        llm_agent("hostile: options", model=Fixed(Reply("Hi.")), model_options=options, budget=Budget(cost=1))
+
+
 # ------------------------------------------------------------------ transcripts
 
 CALLS = Reply(tool_calls=[ToolCall("c", "count")])

@@ -149,8 +149,7 @@ def llm_agent(
 
     @agent(name=name, on_failure=on_failure)
     async def run(prompt: str | list[Message]) -> str:
-        said = [UserMessage(prompt)] if isinstance(prompt, str) else prompt
-        transcript, counted = _begun([*([SystemMessage(instructions)] if instructions else []), *said]), Counted()
+        transcript, counted = _begun(prompt, instructions), Counted()
         answer = await talk.until_answered(transcript, counted)
         while follow_ups:
             transcript.add(UserMessage(str(await receive_async(FOLLOW_UP))))
@@ -238,6 +237,13 @@ class _Talk:
     budget: Budget | None
     options: StepOptions
 
+    def __post_init__(self) -> None:
+        turns: Any = self.max_turns
+        if not callable(getattr(self.model, "reply", None)):
+            raise DefinitionError(f"a model has a method reply, and {self.model!r:.80} has none: see actors.llm.Model")
+        if type(turns) is not int or turns < 1:
+            raise DefinitionError(f"max_turns is a whole number from 1, not {turns!r:.80}")
+
     async def until_answered(self, transcript: Transcript, counted: Counted) -> Answer:
         """Ask the model and run its tools until it answers."""
         usage = Usage()
@@ -293,13 +299,13 @@ class _Talk:
         return one, one.checked(call.arguments)
 
 
-def _begun(messages: Sequence[Message]) -> Transcript:
+def _begun(said: Any, instructions: str = "") -> Transcript:
     """Begin with what others have put together. Raises FailTask for what no provider would take up."""
-    given: Sequence[Any] = messages
-    wrong = next((f"message {n} is {one!r:.80}" for n, one in enumerate(given) if not isinstance(one, Message)), "")
-    if wrong := wrong or illegal(messages):
+    messages = said if isinstance(said, Sequence) and not isinstance(said, (str, bytes)) else [said]
+    messages = [UserMessage(said)] if isinstance(said, str) else messages
+    if wrong := illegal(messages):
         raise FailTask(f"this is no conversation to go on with: {wrong}")
-    return Transcript(messages)
+    return Transcript([*([SystemMessage(instructions)] if instructions else []), *messages])
 
 
 def _asking(model: Model, messages: list[Message], specs: list[ToolSpec]) -> Callable[[str], Any]:
@@ -333,6 +339,9 @@ def _options(given: StepOptions | None, budget: Budget | None) -> StepOptions:
 
     Raises DefinitionError for what a step of that kind cannot have: here, and not in every task.
     """
+    limit: Any = budget
+    if not (limit is None or isinstance(limit, Budget)):
+        raise DefinitionError(f"budget is a Budget, not {limit!r:.80}")
     options: StepOptions = given if given is not None and "retry" in given else {**RETRIES, **(given or {})}
     tried: StepOptions = {**options}
     if budget is not None:

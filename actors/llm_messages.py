@@ -286,16 +286,27 @@ def _said(message: Message) -> Any:
     return vars(message)
 
 
+def _is_message(one: Any) -> bool:
+    if isinstance(one, Reply):
+        return not _wrong(one)
+    if isinstance(one, ToolResult) and {type(one.call_id), type(one.name)} != {str}:
+        return False
+    return isinstance(one, SystemMessage | UserMessage | ToolResult) and isinstance(one.text, str)
+
+
 def illegal(messages: Sequence[Message]) -> str:
     """Say what a provider would refuse in a transcript; empty where there is nothing.
 
     Each tool call has to have exactly one result, in the messages that follow its reply, and no result may be without.
+    What is no message at all is told, too.
 
     >>> illegal([Reply(tool_calls=[ToolCall("a", "x")]), UserMessage("well?")])
     "message 1: the tool call 'a' of message 0 has no result"
     >>> illegal([UserMessage("hi"), ToolResult("a", "x", "1")])
     "message 1: a result for 'a', which no call before it waits for"
     """
+    if wrong := next((f"message {n} is {one!r:.80}" for n, one in enumerate(messages) if not _is_message(one)), ""):
+        return wrong
     open_calls, since = list[str](), 0
     for number, message in enumerate([*messages, UserMessage("")]):
         if isinstance(message, ToolResult):

@@ -217,6 +217,20 @@ def test_options_that_a_call_of_a_model_cannot_have_are_refused_where_they_are_w
         llm_agent("hostile: options", model=Fixed(Reply("Hi.")), model_options=options, budget=Budget(cost=1))
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"model": None}, "a model has a method reply, and None has none"),
+        ({"max_turns": 0}, "max_turns is a whole number from 1, not 0"),
+        ({"max_turns": "x"}, "max_turns is a whole number from 1, not 'x'"),
+        ({"budget": 5}, "budget is a Budget, not 5"),
+    ],
+)
+def test_what_no_conversation_can_do_with_is_refused_where_it_is_written(given: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        llm_agent("hostile: parts", **{"model": Fixed(Reply("Hi.")), **given})
+
+
 # ------------------------------------------------------------------ transcripts
 
 CALLS = Reply(tool_calls=[ToolCall("c", "count")])
@@ -229,6 +243,10 @@ CALLS = Reply(tool_calls=[ToolCall("c", "count")])
         ([UserMessage("a"), CALLS, UserMessage("b")], "message 2: the tool call 'c' of message 1 has no result"),
         ([ToolResult("z", "count", "1")], "message 0: a result for 'z', which no call before it waits for"),
         (["Hi"], "message 0 is 'Hi'"),
+        (5, "message 0 is 5"),
+        (b"Hi", "message 0 is b'Hi'"),
+        ([UserMessage(5)], "message 0 is UserMessage"),  # type: ignore[arg-type]
+        ([UserMessage("a"), Reply("", ["c"])], "message 1 is Reply"),  # type: ignore[list-item]
     ],
 )
 def test_what_is_no_conversation_is_not_gone_on_with(disk: Store, begun: Any, why: str) -> None:

@@ -24,7 +24,9 @@ from actors.llm import (
     llm_agent,
     tool,
 )
+from actors.llm_show import conversation_lines
 from domain.events import StepStarted
+from domain.fold import fold
 from stores import Store
 from tests.lives import PATIENCE, die, held, live, log, wait_for
 
@@ -254,6 +256,11 @@ def test_what_is_no_conversation_is_not_gone_on_with(disk: Store, begun: Any, wh
     with pytest.raises(TaskFailedError, match=f"this is no conversation to go on with: {why}"):
         live(disk, llm_agent("hostile", model=model), begun)
     assert model.asked == []
+    with pytest.raises(ValueError, match="nor with a conversation"):
+        conversation(log(disk))
+    task = fold(None, log(disk))
+    assert task is not None
+    assert conversation_lines(task, 0.0) == []
 
 
 def test_what_is_no_conversation_is_not_gone_on_with_inside_an_agent(disk: Store) -> None:

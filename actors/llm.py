@@ -39,7 +39,7 @@ from typing import Any, Literal
 
 from actors.approvals import request_approval_async
 from actors.branches import gather
-from actors.definitions import AsyncAgent, agent, find_agent
+from actors.definitions import AsyncAgent, agent, find_agent, step
 from actors.emitting import emit
 from actors.frameworks import run_step_async
 from actors.llm_anthropic import AnthropicModel
@@ -48,6 +48,7 @@ from actors.llm_log import FOLLOW_UP, conversation, given_up_text, rejected_text
 from actors.llm_messages import (
     Message,
     Model,
+    NoReplyError,
     NotBilledError,
     Reply,
     SystemMessage,
@@ -57,6 +58,7 @@ from actors.llm_messages import (
     Transcript,
     Usage,
     UserMessage,
+    illegal,
     pack,
     unpack,
 )
@@ -81,8 +83,8 @@ from domain.errors import DefinitionError, FailTask, StepError, TaskNotEndedErro
 from domain.fold import fold
 from domain.values import encode
 
-RETRIES: StepOptions = {"retries": 3, "backoff": 1.0, "give_up_on": NEVER_AGAIN}
-"""How a call of a model is tried again, where its agent does not say otherwise."""
+RETRIES: StepOptions = {"retries": 3, "backoff": 1.0, "give_up_on": (*NEVER_AGAIN, NoReplyError), "timeout": 3_600}
+"""How a call of a model is tried again, where its agent does not say otherwise; a stream may never end by itself."""
 MAX_TURNS = 50
 """Replies until which there has to be an answer, unless the agent says otherwise."""
 PIECE = 5_000
@@ -136,22 +138,21 @@ def llm_agent(
             it is called off or fails. `continue_conversation` brings them to it, and its log grows by them alone;
             `conversation(task.events())` and `task.follow()` tell the answers.
         model_options: options of the steps that ask the model; see StepOptions. By default 3 retries, but
-            none of what would be refused again (NEVER_AGAIN in `actors.llm_provider`).
+            none of what would be refused again (NEVER_AGAIN in `actors.llm_provider`), and an hour for each.
 
     Raises DefinitionError for what cannot be used.
     """
-    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options))
+    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options, budget))
     place = sys._getframe(1).f_code.co_filename
     if _made_in.setdefault(name, place) != place:
         raise DefinitionError(f"two agents are named {name!r}, in {_made_in[name]} and {place}: rename one of them")
 
     @agent(name=name, on_failure=on_failure)
     async def run(prompt: str | list[Message]) -> str:
-        said = [UserMessage(prompt)] if isinstance(prompt, str) else prompt
-        transcript, counted = Transcript([*([SystemMessage(instructions)] if instructions else []), *said]), Counted()
+        transcript, counted = _begun(prompt, instructions), Counted()
         answer = await talk.until_answered(transcript, counted)
         while follow_ups:
-            transcript.add(UserMessage(await receive_async(FOLLOW_UP)))
+            transcript.add(UserMessage(str(await receive_async(FOLLOW_UP))))
             answer = await talk.until_answered(transcript, counted)
         return answer.text
 
@@ -177,10 +178,11 @@ async def converse(
         answer = converse.sync([UserMessage(text)], model=model, tools=[weather])        # in a sync one
 
     The messages have to be the same at each replay, as any arguments. What is in the log is what was replied, not what
-    was asked. Raises FailTask where there is no answer after `max_turns`, StepError as a step does.
+    was asked. Raises FailTask where there is no answer after `max_turns`, or where the messages are no conversation (a
+    tool call without its one result, say); StepError as a step does.
     """
-    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options))
-    return await talk.until_answered(Transcript(messages), Counted())
+    talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options, budget))
+    return await talk.until_answered(_begun(messages), Counted())
 
 
 def continue_conversation(system: AgentSystem, task_id: str, text: str, *, id: str | None = None) -> TaskRef[str]:
@@ -234,6 +236,13 @@ class _Talk:
     max_turns: int
     budget: Budget | None
     options: StepOptions
+
+    def __post_init__(self) -> None:
+        turns: Any = self.max_turns
+        if not callable(getattr(self.model, "reply", None)):
+            raise DefinitionError(f"a model has a method reply, and {self.model!r:.80} has none: see actors.llm.Model")
+        if type(turns) is not int or turns < 1:
+            raise DefinitionError(f"max_turns is a whole number from 1, not {turns!r:.80}")
 
     async def until_answered(self, transcript: Transcript, counted: Counted) -> Answer:
         """Ask the model and run its tools until it answers."""
@@ -290,6 +299,15 @@ class _Talk:
         return one, one.checked(call.arguments)
 
 
+def _begun(said: Any, instructions: str = "") -> Transcript:
+    """Begin with what others have put together. Raises FailTask for what no provider would take up."""
+    messages = said if isinstance(said, Sequence) and not isinstance(said, (str, bytes)) else [said]
+    messages = [UserMessage(said)] if isinstance(said, str) else messages
+    if wrong := illegal(messages):
+        raise FailTask(f"this is no conversation to go on with: {wrong}")
+    return Transcript([*([SystemMessage(instructions)] if instructions else []), *messages])
+
+
 def _asking(model: Model, messages: list[Message], specs: list[ToolSpec]) -> Callable[[str], Any]:
     """Give the body of the step that asks a model; each piece of text is emitted, from whatever thread it comes."""
 
@@ -316,9 +334,24 @@ async def _packed(made: Any) -> dict[str, Any]:
     return pack(await made)
 
 
-def _options(given: StepOptions | None) -> StepOptions:
-    """Give the options of the steps that ask a model; a whole policy of the user's is left as it is."""
-    return given if given is not None and "retry" in given else {**RETRIES, **(given or {})}
+def _options(given: StepOptions | None, budget: Budget | None) -> StepOptions:
+    """Give the options of the steps that ask a model; a whole policy of the user's is left as it is.
+
+    Raises DefinitionError for what a step of that kind cannot have: here, and not in every task.
+    """
+    limit: Any = budget
+    if not (limit is None or isinstance(limit, Budget)):
+        raise DefinitionError(f"budget is a Budget, not {limit!r:.80}")
+    options: StepOptions = given if given is not None and "retry" in given else {**RETRIES, **(given or {})}
+    tried: StepOptions = {**options}
+    if budget is not None:
+        tried["reserve"] = budget.reserve(budget.per_call, Counted())
+
+    async def ask(*args: str) -> None:
+        """Stand for the body of such a step."""
+
+    step(name=MODEL, **tried)(ask)
+    return options
 
 
 def _question(call: ToolCall) -> str:

@@ -7,15 +7,16 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from actors.llm_blocks import order, told
-from actors.llm_messages import Message, Model, Reply, ToolCall, ToolSpec, Usage
+from actors.llm_messages import Message, Model, Reply, ToolCall, ToolSpec, Usage, as_arguments
 from actors.llm_provider import (
     FRESH,
     PerLoop,
     Prices,
     ReplyRefusedError,
     ReplyTooLongError,
-    as_arguments,
+    count_of,
     cut,
+    joined,
     pieces,
     require,
 )
@@ -84,10 +85,9 @@ class AnthropicModel(Model):
             return self._clients.get().messages.create(stream=True, **request, extra_headers=FRESH)
 
         heard = _Heard()
-        async with aclosing(pieces(self._who, begin, self._error)) as events:
-            async for event in events:
-                if text := heard.add(event):
-                    on_delta(text)
+        async with aclosing(pieces(self._who, begin, self._error, heard.add)) as texts:
+            async for text in texts:
+                on_delta(text)
         return heard.whole(self._who, self._prices)
 
 
@@ -95,7 +95,7 @@ class _Heard:
     """What has come of a reply: its blocks, each as it began, with what was added."""
 
     def __init__(self) -> None:
-        self.blocks: list[dict[str, Any]] = []
+        self.blocks: dict[int, dict[str, Any]] = {}
         self.usage: dict[str, int] = {}
         self.why: str | None = None
         self.details = ""
@@ -106,13 +106,13 @@ class _Heard:
         if event.type == "message_start":
             self._count(event.message.usage)
         elif event.type == "content_block_start":
-            self.blocks.append({**event.content_block.to_dict(), "json": ""})
-            return self.blocks[-1].get("text") or ""
+            block = self.blocks[event.index] = {**event.content_block.to_dict(), "json": ""}
+            return (block.get("text") or "") if block["type"] == "text" else ""
         elif event.type == "content_block_delta":
             return self._add_to_block(self.blocks[event.index], event.delta)
         elif event.type == "message_delta":
             self._count(event.usage)
-            self.why = event.delta.stop_reason
+            self.why = event.delta.stop_reason or self.why
             self.details = getattr(getattr(event.delta, "stop_details", None), "explanation", None) or ""
         elif event.type == "message_stop":
             self.over = True
@@ -134,9 +134,7 @@ class _Heard:
     def _count(self, usage: Any) -> None:
         """Take the tokens in; later counts are of the whole reply, and leave out what has not changed."""
         for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
-            found = getattr(usage, name, None)
-            if found is not None:
-                self.usage[name] = found
+            self.usage[name] = count_of(usage, name) or self.usage.get(name, 0)
 
     def whole(self, who: str, prices: Prices) -> Reply:
         """Give it as a reply. Raises ModelError where it is none."""
@@ -152,11 +150,16 @@ class _Heard:
         count = self.usage.get
         cached, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
         usage = prices.usage(count("input_tokens", 0), took, cached=cached, written=written)
-        text = "".join(block["text"] for block in self.blocks if block["type"] == "text")
-        calls = [_call(block) for block in self.blocks if block["type"] == "tool_use"]
-        return Reply(text, tuple(calls), usage, order(self.blocks))
+        blocks = [_joined(self.blocks[index]) for index in sorted(self.blocks)]
+        text = "".join(block["text"] for block in blocks if block["type"] == "text")
+        calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
+        return Reply(text, tuple(calls), usage, order(blocks))
+
+
+def _joined(block: dict[str, Any]) -> dict[str, Any]:
+    return {key: joined(value) if isinstance(value, str) else value for key, value in block.items()}
 
 
 def _call(block: dict[str, Any]) -> ToolCall:
-    given = block.get("input") or {}
-    return ToolCall(block["id"], block["name"], as_arguments(block["json"]) if block["json"] else given)
+    given = block["json"] or block.get("input") or {}
+    return ToolCall(block.get("id") or "", block.get("name") or "", as_arguments(given))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actors.llm_messages import Message, Reply, SystemMessage, ToolResult, ToolSpec
-from actors.llm_provider import as_object
+from actors.llm_provider import as_id, as_name, as_object, sendable
 
+EMPTY = "(nothing)"
+"""What is sent for a word of the user that is blank: Anthropic refuses those, and with it all that would follow."""
 _THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def told(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> dict[str, Any]:
     """Give a conversation and its tools as a request has them."""
-    system = "\n\n".join(message.text for message in messages if isinstance(message, SystemMessage))
-    said = _said(message for message in messages if not isinstance(message, SystemMessage))
+    system = sendable("\n\n".join(message.text for message in messages if isinstance(message, SystemMessage)))
+    said = sendable(_said(message for message in messages if not isinstance(message, SystemMessage)))
     given = [{"name": one.name, "description": one.description, "input_schema": one.parameters} for one in tools]
     return {"messages": said, **({"system": system} if system else {}), **({"tools": given} if given else {})}
 
@@ -34,12 +35,12 @@ def _said(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 def _blocks(message: Message) -> list[dict[str, Any]]:
     if isinstance(message, ToolResult):
-        result = {"type": "tool_result", "tool_use_id": _id(message.call_id), "content": message.text}
+        result = {"type": "tool_result", "tool_use_id": as_id(message.call_id), "content": message.text}
         return [{**result, "is_error": True} if message.is_error else result]
     if not isinstance(message, Reply):
-        return [{"type": "text", "text": message.text}]
+        return [{"type": "text", "text": message.text if message.text.strip() else EMPTY}]
     calls = [
-        {"type": "tool_use", "id": _id(call.id), "name": call.name, "input": as_object(call.arguments)}
+        {"type": "tool_use", "id": as_id(call.id), "name": as_name(call.name), "input": as_object(call.arguments)}
         for call in message.tool_calls
     ]
     extra = message.extra
@@ -56,11 +57,6 @@ def _ordered(places: Iterable[Any], text: str, calls: Iterable[dict[str, Any]]) 
         else:
             blocks.append(next(rest) if one == "call" else one)
     return blocks
-
-
-def _id(call: str) -> str:
-    """Give a call's id as Anthropic takes it; other providers, whose conversation this may have been, have others."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", call)
 
 
 def order(blocks: Sequence[dict[str, Any]]) -> Any:

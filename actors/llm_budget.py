@@ -25,12 +25,12 @@ class Budget:
 
         llm_agent("helper", model=model, budget=Budget(cost="2.00", per_call=Usage(cost=Decimal("0.05"))))
 
-    It is counted from the log, over retries, restarts and continued waits: each reply at its usage; an attempt that
-    failed, or of which nobody knows what came of it, at what it was reserved at, unless the model said by
-    NotBilledError that it cost nothing. That reservation is the model's own `estimate`, or else `per_call`, and is in
-    the record of the attempt's start. A call begins only where the reservation still fits. `perdure release ID --budget
-    +1.00`, or `TaskRef.release(grant={"cost": Decimal("1.00")})`, allows more. A continued conversation is a task of
-    its own, and counts anew.
+    It is counted from the log, over retries, restarts and continued waits: each reply at its usage; one that does not
+    tell it, and an attempt that failed, or of which nobody knows what came of it, at what it was reserved at, unless
+    the model said by NotBilledError that it cost nothing. That reservation is the model's own `estimate`, or else
+    `per_call`, and is in the record of the attempt's start. A call begins only where the reservation still fits.
+    `perdure release ID --budget +1.00`, or `TaskRef.release(grant={"cost": Decimal("1.00")})`, allows more. A continued
+    conversation is a task of its own, and counts anew.
 
     Not guaranteed: that a reply takes no more than was reserved for it; with nothing reserved, the last call may go
     beyond the limit by its whole cost.
@@ -50,6 +50,9 @@ class Budget:
     per_call: Usage = Usage()  # noqa: RUF009  frozen
 
     def __post_init__(self) -> None:
+        per_call: Any = self.per_call
+        if not isinstance(per_call, Usage):
+            raise DefinitionError(f"Budget: per_call is a Usage, not {per_call!r:.80}")
         for name, limit in self.limits().items():
             if not (limit.is_finite() and limit >= 0):
                 raise DefinitionError(f"Budget: {name} is an amount from 0, not {getattr(self, name)!r}")
@@ -94,18 +97,25 @@ def _usage_of(attempt: Attempt, known: Counted) -> Usage | None:
     ours = isinstance(reserved, dict) and reserved.keys() == {_RESERVED}
     if not ours or (attempt.fault is not None and attempt.fault.is_a(NotBilledError)):
         pass
-    elif attempt.state == "finished":
-        usage = unpack(attempt.value).usage
     else:
-        usage = Usage.unpacked(reserved[_RESERVED])
+        told = unpack(attempt.value).usage if attempt.state == "finished" else Usage()
+        usage = Usage.unpacked(reserved[_RESERVED]) if told == Usage() else told  # nobody has said what it took
     if attempt.state != "open":
         known[key] = usage
     return usage
 
 
 def _granted(grant: Any, name: str) -> Decimal:
-    amount = grant.get(name, 0) if isinstance(grant, Mapping) else 0
-    return Decimal(str(amount))
+    """Read what a person has allowed; what is no amount allows nothing, and takes nothing: it is in the log for good.
+
+    >>> _granted({"cost": "1.5"}, "cost"), _granted({"cost": "much"}, "cost"), _granted({"cost": "NaN"}, "cost")
+    (Decimal('1.5'), Decimal('0'), Decimal('0'))
+    """
+    try:
+        amount = Decimal(str(grant.get(name, 0))) if isinstance(grant, Mapping) else Decimal(0)
+    except ArithmeticError:
+        return Decimal(0)
+    return amount if amount.is_finite() else Decimal(0)
 
 
 def _spent(name: str, used: Decimal, allowed: Decimal, further: Decimal) -> str:

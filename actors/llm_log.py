@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from actors.llm_messages import Message, Reply, ToolCall, ToolResult, Transcript, UserMessage, unpack
+from actors.llm_messages import Message, Reply, ToolCall, ToolResult, Transcript, UserMessage, illegal, unpack
 from actors.llm_tools import BAD_CALL, MODEL, ToolError, result_text
 from domain.errors import UnknownTaskError
 from domain.events import CancelDelivered, Released, SignalReceived, StepFailed, StepSucceeded, TaskEvent, WaitEnded
@@ -68,7 +68,8 @@ def conversation(events: Iterable[TaskEvent]) -> list[Message]:
     It is legal whatever has happened: each tool call has exactly one result, and one that was cut off has one that says
     so. Of a task that still runs, that is what would be taken up if it ended now.
 
-    Raises ValueError for a task that was not begun with what a user says, as those of an `llm_agent` are.
+    Raises ValueError for a task that was not begun with what a user says, or with a conversation, as those of an
+    `llm_agent` are.
     """
     task = fold(None, events)
     if task is None:
@@ -76,7 +77,7 @@ def conversation(events: Iterable[TaskEvent]) -> list[Message]:
     first = opening(task)
     if first is None:
         what = f"task {task.id} of agent {task.agent} is no llm_agent's"
-        raise ValueError(f"{what}: it does not begin with a user's words")
+        raise ValueError(f"{what}: it does not begin with a user's words, nor with a conversation")
     transcript = Transcript(first)
     for turn in turns(task, transcript):
         for used in turn.used if isinstance(turn, Turn) else ():
@@ -87,14 +88,13 @@ def conversation(events: Iterable[TaskEvent]) -> list[Message]:
 
 
 def opening(task: AgentTask) -> list[Message] | None:
-    """Give what a task of an `llm_agent` was begun with; None for any other."""
+    """Give what a task of an `llm_agent` was begun with; None for any other, and for what is no conversation."""
     given: Any = decode(task.input)
     args, kwargs = given
     said = args[0] if len(args) == 1 and not kwargs else None
     if isinstance(said, str):
         return [UserMessage(said)]
-    ours = isinstance(said, list) and all(isinstance(message, Message) for message in said)
-    return said if ours else None
+    return said if isinstance(said, list) and not illegal(said) else None
 
 
 def turns(task: AgentTask, transcript: Transcript | None = None) -> Iterable[Turn | UserMessage]:
@@ -128,9 +128,8 @@ def is_reply(record: StepRecord) -> bool:
     if record.kind != STEP or record.name != MODEL or not (given or isinstance(outcome, StepSucceeded)):
         return False
     value = getattr(outcome, "value", None)
-    if isinstance(value, dict):
-        return "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
-    return given and isinstance(value, str)
+    ours = isinstance(value, dict) and "text" in value and value.keys() <= {"text", "calls", "usage", "extra"}
+    return given or ours
 
 
 def reply_of(record: StepRecord) -> Reply:
@@ -188,11 +187,11 @@ def _stepped(call: ToolCall, record: StepRecord) -> Used:
         return _told(call, path, result_text(outcome.value), "done", over=True)
     if isinstance(outcome, Released):
         return _told(call, path, given_up_text(f"given up by {outcome.by}"), "given up", over=True)
-    if record.errors and record.retry_at is not None:
-        text = f"failed: {record.errors[-1]}; it was not tried again"
-        return _told(call, path, text, "to be tried again", over=False)
     text = CUT_OFF if record.in_doubt else NOT_RUN
-    return _told(call, path, text, "running" if outcome is None else "cancelled", over=False)
+    if record.errors and not record.in_doubt:
+        text = f"failed: {record.errors[-1]}; it was not tried again"
+    state = "cancelled" if outcome is not None else "running" if record.retry_at is None else "to be tried again"
+    return _told(call, path, text, state, over=False)
 
 
 def _told(call: ToolCall, path: str, text: str, state: str, *, over: bool) -> Used:

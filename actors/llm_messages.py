@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
 
+from domain.errors import UnstorableValueError
 from domain.types import register
+from domain.values import encode
 
 
 @register(name="llm.SystemMessage")
@@ -43,13 +45,24 @@ class ToolCall:
 class Usage:
     """What a reply took: tokens in and out, and money in whatever currency.
 
-    `cached_tokens` are those of the input that the provider had in its cache.
+    `cached_tokens` are those of the input that the provider had in its cache. A usage of nothing: nobody knows.
+
+    Raises ValueError for what is no amount: a budget that counted it would hold nothing back any more.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost: Decimal = Decimal(0)
     cached_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("input_tokens", "output_tokens", "cached_tokens"):
+            count: Any = getattr(self, name)
+            if type(count) is not int or count < 0:
+                raise ValueError(f"Usage: {name} are a whole number from 0, not {count!r:.80}")
+        cost: Any = self.cost
+        if not (isinstance(cost, Decimal) and cost.is_finite() and cost >= 0):
+            raise ValueError(f"Usage: cost is a Decimal from 0, not {cost!r:.80}")
 
     def __add__(self, other: Usage) -> Usage:
         """Add up what two replies took."""
@@ -136,6 +149,10 @@ class Model(Protocol):
         ...
 
 
+class NoReplyError(TypeError):
+    """Raised for what a model gives and what is no Reply: a bug, which another call would only pay for again."""
+
+
 class NotBilledError(Exception):
     """Raised by a model whose provider has refused a call before it cost anything: a budget does not count it."""
 
@@ -149,22 +166,73 @@ def pack(reply: Reply) -> dict[str, Any]:
     >>> pack(Reply("hi")), pack(Reply(tool_calls=[ToolCall("c1", "look")], usage=Usage(10, 2)))
     ({'text': 'hi'}, {'text': '', 'calls': [['c1', 'look', {}]], 'usage': [10, 2]})
     """
-    if not isinstance(reply, Reply):
-        raise TypeError(f"a model gives a Reply, not {reply!r:.80}")
+    if wrong := _wrong(reply):
+        raise NoReplyError(f"a model gives {wrong}")
     packed: dict[str, Any] = {"text": reply.text}
     if reply.tool_calls:
-        packed["calls"] = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
+        packed["calls"] = [[call.id, call.name, as_arguments(call.arguments)] for call in reply.tool_calls]
     if reply.usage != Usage():
         packed["usage"] = reply.usage.packed()
     return packed if reply.extra is None else {**packed, "extra": reply.extra}
 
 
-def unpack(stored: dict[str, Any] | str) -> Reply:
-    """Read what `pack` gave; or a text, which a person may have given for a reply in doubt."""
+def _wrong(reply: Any) -> str:
+    """Say what a model should have given; empty where it has."""
+    if not isinstance(reply, Reply):
+        return f"a Reply, not {reply!r:.80}"
+    text: Any = reply.text
+    usage: Any = reply.usage
+    if not (isinstance(text, str) and isinstance(usage, Usage)):
+        return f"a Reply with a str and a Usage, not with {text!r:.80} and {usage!r:.80}"
+    calls: Sequence[Any] = reply.tool_calls or ()
+    for call in calls:
+        if not isinstance(call, ToolCall) or {type(call.id), type(call.name)} != {str}:
+            return f"each call as a ToolCall, with an id and a name that are str, not {call!r:.80}"
+        try:
+            json.dumps(call.arguments)
+        except (TypeError, ValueError, RecursionError) as error:
+            return f"the arguments of a call as JSON; those of {call.name!r:.80} are none: {error}"
+    return ""
+
+
+def as_arguments(given: Any) -> dict[str, Any] | str:
+    """Give the arguments of a call as a transcript has them: an object of JSON, or the text that is none.
+
+    A text it is too where the object could not be stored, or not be sent back to a provider.
+
+    >>> as_arguments('{"city": "Rome"}'), as_arguments(""), as_arguments('{"city": "Ro'), as_arguments([1])
+    ({'city': 'Rome'}, {}, '{"city": "Ro', '[1]')
+    >>> as_arguments('{"x": NaN}'), as_arguments('{"x": 1e999}'), as_arguments({1: float("inf")})
+    ('{"x": NaN}', '{"x": 1e999}', '{"1": Infinity}')
+    >>> type(as_arguments('{"x":' * 150 + "1" + "}" * 150)), type(as_arguments("[" * 100_000))
+    (<class 'str'>, <class 'str'>)
+    """
+    text = given if isinstance(given, str) else json.dumps(given)
+    try:
+        found = json.loads(text or "{}")
+        json.dumps(found, allow_nan=False)
+        encode(found)
+    except (ValueError, RecursionError, UnstorableValueError):
+        return text
+    return found if isinstance(found, dict) else text
+
+
+def unpack(stored: Any) -> Reply:
+    """Read what `pack` gave; whatever else a person may have given for a reply in doubt is its text.
+
+    >>> unpack("hi").text, unpack({"answer": 42}).text, unpack({"text": "hi", "calls": [["c1"]]}).text
+    ('hi', '{"answer": 42}', '{"text": "hi", "calls": [["c1"]]}')
+    """
     if isinstance(stored, str):
         return Reply(stored)
-    calls = tuple(ToolCall(*call) for call in stored.get("calls", ()))
-    return Reply(stored["text"], calls, Usage.unpacked(stored.get("usage", (0, 0))), stored.get("extra"))
+    try:
+        calls = tuple(ToolCall(*call) for call in stored.get("calls", ()))
+        reply = Reply(stored["text"], calls, Usage.unpacked(stored.get("usage", (0, 0))), stored.get("extra"))
+        if not _wrong(reply):
+            return reply
+    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError):
+        pass
+    return Reply(json.dumps(stored, ensure_ascii=False, default=str))
 
 
 class Transcript:
@@ -218,16 +286,27 @@ def _said(message: Message) -> Any:
     return vars(message)
 
 
+def _is_message(one: Any) -> bool:
+    if isinstance(one, Reply):
+        return not _wrong(one)
+    if isinstance(one, ToolResult) and {type(one.call_id), type(one.name)} != {str}:
+        return False
+    return isinstance(one, SystemMessage | UserMessage | ToolResult) and isinstance(one.text, str)
+
+
 def illegal(messages: Sequence[Message]) -> str:
     """Say what a provider would refuse in a transcript; empty where there is nothing.
 
     Each tool call has to have exactly one result, in the messages that follow its reply, and no result may be without.
+    What is no message at all is told, too.
 
     >>> illegal([Reply(tool_calls=[ToolCall("a", "x")]), UserMessage("well?")])
     "message 1: the tool call 'a' of message 0 has no result"
     >>> illegal([UserMessage("hi"), ToolResult("a", "x", "1")])
     "message 1: a result for 'a', which no call before it waits for"
     """
+    if wrong := next((f"message {n} is {one!r:.80}" for n, one in enumerate(messages) if not _is_message(one)), ""):
+        return wrong
     open_calls, since = list[str](), 0
     for number, message in enumerate([*messages, UserMessage("")]):
         if isinstance(message, ToolResult):

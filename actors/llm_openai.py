@@ -8,18 +8,31 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from actors.llm_messages import Message, Model, Reply, SystemMessage, ToolCall, ToolResult, ToolSpec, Usage
+from actors.llm_messages import (
+    Message,
+    Model,
+    Reply,
+    SystemMessage,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+    as_arguments,
+)
 from actors.llm_provider import (
     FRESH,
     PerLoop,
     Prices,
     ReplyRefusedError,
     ReplyTooLongError,
-    as_arguments,
+    as_name,
     as_object,
+    count_of,
     cut,
+    joined,
     pieces,
     require,
+    sendable,
 )
 
 if TYPE_CHECKING:
@@ -81,10 +94,9 @@ class OpenAIModel(Model):
             return self._clients.get().chat.completions.create(stream=True, **options)
 
         heard = _Heard()
-        async with aclosing(pieces(self._who, begin, self._error)) as chunks:
-            async for chunk in chunks:
-                if text := heard.add(chunk):
-                    on_delta(text)
+        async with aclosing(pieces(self._who, begin, self._error, heard.add)) as texts:
+            async for text in texts:
+                on_delta(text)
         return heard.whole(self._who, self._prices)
 
 
@@ -96,14 +108,19 @@ class _Heard:
         self.why: str | None = None
         self.usage: Any = None
         self.calls: list[list[str]] = []
-        self._at: dict[int, list[str]] = {}
+        self._at: dict[Any, list[str]] = {}
+        self._choice: Any = None
 
     def add(self, chunk: Any) -> str:
         """Take a chunk in, and give the text that it brings."""
         self.usage = chunk.usage or self.usage
         if not chunk.choices:
             return ""
-        choice = chunk.choices[0]
+        if self._choice is None:
+            self._choice = chunk.choices[0].index
+        choice = next((one for one in chunk.choices if one.index == self._choice), None)
+        if choice is None:  # of another reply, where the request asked for several
+            return ""
         self.why = choice.finish_reason or self.why
         delta = choice.delta
         if delta is None:
@@ -117,10 +134,11 @@ class _Heard:
 
     def _add_to_call(self, delta: Any) -> None:
         """Add to the call of an index; some servers give all the same one, but then each an id of its own."""
-        call = self._at.get(delta.index)
+        call = self._at.get((delta.index, delta.id)) or self._at.get(delta.index)
         if call is None or (delta.id and call[0] and delta.id != call[0]):
-            call = self._at[delta.index] = ["", "", ""]
+            call = ["", "", ""]
             self.calls.append(call)
+        self._at[delta.index] = self._at[delta.index, delta.id or call[0]] = call
         call[0] = call[0] or delta.id or ""
         if delta.function is not None:
             call[1] = call[1] or delta.function.name or ""
@@ -140,21 +158,21 @@ class _Heard:
         if self.why == "content_filter" or self.refusal:
             said = self.refusal or "the provider's filter has cut the reply (finish_reason=content_filter)"
             raise ReplyRefusedError(f"{who} would not answer: {said}")
-        calls = [ToolCall(key, name, as_arguments(arguments)) for key, name, arguments in self.calls]
-        return Reply(self.text, tuple(calls), usage)
+        calls = [ToolCall(key, name, as_arguments(joined(arguments))) for key, name, arguments in self.calls]
+        return Reply(joined(self.text), tuple(calls), usage)
 
 
 def _usage(told: Any, prices: Prices) -> Usage:
     if told is None:
         return Usage()
-    details = told.prompt_tokens_details
-    cached, written = (getattr(details, name, None) or 0 for name in ("cached_tokens", "cache_write_tokens"))
-    fresh = (told.prompt_tokens or 0) - cached - written
-    return prices.usage(max(0, fresh), told.completion_tokens or 0, cached=cached, written=written)
+    details = getattr(told, "prompt_tokens_details", None)
+    cached, written = (count_of(details, name) for name in ("cached_tokens", "cache_write_tokens"))
+    fresh = count_of(told, "prompt_tokens") - cached - written
+    return prices.usage(max(0, fresh), count_of(told, "completion_tokens"), cached=cached, written=written)
 
 
 def _told(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [_message(message) for message in messages]
+    return [sendable(_message(message)) for message in messages]
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -166,12 +184,16 @@ def _message(message: Message) -> dict[str, Any]:
         {
             "id": call.id,
             "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(as_object(call.arguments), ensure_ascii=False)},
+            "function": {"name": as_name(call.name), "arguments": _json(as_object(call.arguments))},
         }
         for call in message.tool_calls
     ]
     said: dict[str, Any] = {"role": "assistant", "content": message.text or (None if calls else "")}
     return {**said, "tool_calls": calls} if calls else said
+
+
+def _json(arguments: dict[str, Any]) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 def _tools(tools: Sequence[ToolSpec]) -> dict[str, Any]:

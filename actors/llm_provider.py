@@ -13,16 +13,19 @@ retries are switched off, since neither the log nor a budget would see them, and
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.util import find_spec
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from actors.llm_messages import NotBilledError, Usage
+from actors.llm_messages import NotBilledError, Usage, as_arguments
 from domain.errors import DefinitionError, RetryAfterError
 
 if TYPE_CHECKING:
@@ -141,18 +144,22 @@ def require(package: str, kind: str) -> None:
         raise DefinitionError(f'{kind} needs the official client of {package}: pip install "perdure[{package}]"')
 
 
-async def pieces(who: str, begin: Callable[[], Awaitable[Any]], known: type[Exception]) -> AsyncGenerator[Any, None]:
-    """Give the pieces of a stream that `begin` opens; to be closed by `aclosing`, which closes the connection.
+async def pieces(
+    who: str, begin: Callable[[], Awaitable[Any]], known: type[Exception], hear: Callable[[Any], str]
+) -> AsyncGenerator[str, None]:
+    """Give the text of a stream that `begin` opens; to be closed by `aclosing`, which closes the connection.
 
-    Raises ModelError for what goes wrong on the way; `known` is the client's own error, and others, but for a TypeError
-    about what it was given, go through as they are as long as nothing has begun.
+    `hear` takes each piece in, and gives its text; what it cannot understand cuts the reply. Raises ModelError for what
+    goes wrong on the way; `known` is the client's own error, and others, but for a TypeError about what it was given,
+    go through as they are as long as nothing has begun.
     """
     stream = None
     try:
         stream = await begin()
         async with stream:
             async for piece in stream:
-                yield piece
+                if text := hear(piece):
+                    yield text
     except Exception as error:
         if stream is not None:
             raise cut(who, f"{type(error).__name__}: {error}") from error
@@ -187,12 +194,16 @@ def asked_wait(headers: Any, now: datetime | None = None) -> float | None:
     (1.5, 20.0, None)
     >>> asked_wait({"retry-after": "Mon, 30 Nov 2026 10:00:30 GMT"}, datetime(2026, 11, 30, 10, tzinfo=UTC))
     30.0
+    >>> asked_wait({"retry-after-ms": "nan", "retry-after": "3"}), asked_wait({"retry-after": "-5"})
+    (3.0, None)
     """
     for name, unit in (("retry-after-ms", 1_000), ("retry-after", 1)):
         try:
-            return float(headers[name]) / unit
+            seconds = float(headers[name]) / unit
         except (KeyError, ValueError):
-            pass
+            continue
+        if 0 <= seconds < inf:
+            return seconds
     from email.utils import parsedate_to_datetime  # noqa: PLC0415  few ask like that, and it takes longer than this file
 
     try:
@@ -207,20 +218,63 @@ def asked_wait(headers: Any, now: datetime | None = None) -> float | None:
 def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:
     """Give the arguments of a call as providers take them back: an object, also where the model has sent none.
 
-    >>> as_object({"city": "Rome"}), as_object("Rome")
-    ({'city': 'Rome'}, {'not_an_object': 'Rome'})
+    >>> as_object({"city": "Rome"}), as_object("Rome"), as_object({"x": float("nan")})
+    ({'city': 'Rome'}, {'not_an_object': 'Rome'}, {'not_an_object': '{"x": NaN}'})
     """
-    return arguments if isinstance(arguments, dict) else {"not_an_object": arguments}
+    found = as_arguments(arguments)
+    return found if isinstance(found, dict) else {"not_an_object": found}
 
 
-def as_arguments(text: str) -> dict[str, Any] | str:
-    """Read the arguments of a call; the text itself where they are no object of JSON.
+def as_id(call: str) -> str:
+    """Give a call's id in the letters that Anthropic takes; a conversation may have been another's, which has others.
 
-    >>> as_arguments('{"city": "Rome"}'), as_arguments(""), as_arguments('{"city": "Ro')
-    ({'city': 'Rome'}, {}, '{"city": "Ro')
+    Two that differ stay two.
+
+    >>> as_id("call_1-a"), as_id("f.x:0"), as_id("f.x.0"), len(as_id("é" * 80))
+    ('call_1-a', 'f_x_0_f45a9b2f', 'f_x_0_80d945ed', 49)
     """
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return text
-    return found if isinstance(found, dict) else text
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call):
+        return call
+    digest = hashlib.blake2b(call.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{as_name(call)[:40]}_{digest}"
+
+
+def as_name(tool: str) -> str:
+    """Give the name of a tool as every provider takes it, also that of one which there is not.
+
+    >>> as_name("look_up"), as_name("functions.look up"), as_name("")
+    ('look_up', 'functions_look_up', '_')
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", "_", tool)[:64] or "_"
+
+
+def joined(text: str) -> str:
+    r"""Give a text that came in pieces, the two halves of a character that was cut made one again.
+
+    >>> joined("\ud83d" + "\ude00") == "\U0001f600", joined("a\ud83d") == "a\ud83d"
+    (True, True)
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def sendable(value: Any) -> Any:
+    r"""Give a part of a request with nothing in it that UTF-8 has not: it could not be sent, today or ever.
+
+    >>> sendable({"content": ["a\ud83d"]}) == {"content": ["a\ufffd"]}
+    True
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        return {sendable(key): sendable(one) for key, one in value.items()}
+    return [sendable(one) for one in value] if isinstance(value, list) else value
+
+
+def count_of(told: Any, name: str) -> int:
+    """Read a count of tokens that a provider tells; 0 where it is none.
+
+    >>> count_of({"input": 3}, "input"), count_of({"input": -3}, "input"), count_of(None, "input")
+    (3, 0, 0)
+    """
+    found = told.get(name) if isinstance(told, dict) else getattr(told, name, None)
+    return found if type(found) is int and found > 0 else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,6 +21,14 @@ from actors.llm import AnthropicModel, OpenAIModel, Prices, ToolCall, ToolError,
 USAGE = {"input": 100, "output": 20, "cached": 40}
 """What each reply says that it took: of the input, 40 tokens were cached."""
 PRICES = Prices(input=10, output=100, cached=1)
+
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What providers take as the name of a tool, also in what was said before."""
+
+
+def refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,9 @@ class OpenAI(Provider):
             elif open_calls:
                 return f"no result for {open_calls}"
             for call in message.get("tool_calls", ()):
-                json.loads(call["function"]["arguments"])
+                json.loads(call["function"]["arguments"], parse_constant=refuse_constant)
+                if not NAME.fullmatch(call["function"]["name"]):
+                    return f"a tool named {call['function']['name']!r}"
                 open_calls.append(call["id"])
             if len(set(open_calls)) < len(open_calls):
                 return f"two calls have the same id: {open_calls}"
@@ -198,7 +209,10 @@ class Anthropic(Provider):
                 return f"results for {found}, calls were {open_calls}"
             if any(block["type"] == "text" and not block["text"].strip() for block in message["content"]):
                 return "an empty text"
-            open_calls = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+            used = [block for block in message["content"] if block["type"] == "tool_use"]
+            if not all(NAME.fullmatch(word) for block in used for word in (block["id"], block["name"])):
+                return f"an id or a name in {used}"
+            open_calls = [block["id"] for block in used]
             if not seen.isdisjoint(open_calls) or len(set(open_calls)) < len(open_calls):
                 return f"a call's id twice: {open_calls}"
             seen.update(open_calls)
@@ -234,7 +248,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         served = self.served
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        asked = json.loads(body, parse_constant=refuse_constant)
         served.asked.append(asked)
         trouble = served.troubles.popleft() if served.troubles else None
         if self.path != served.path or self.headers["Connection"] != "close":

@@ -73,8 +73,8 @@ def test_anthropic_gets_all_results_of_a_reply_together_and_ids_as_it_takes_them
     with Anthropic(*[ONE] * 3) as provider:
         ask(provider.model(metadata={"user_id": "u"}), SAID, SPECS)
         (asked,) = provider.asked
-    result = {"type": "tool_result", "tool_use_id": "f_x_0", "content": "no", "is_error": True}
-    call = {"type": "tool_use", "id": "f_x_0", "name": "weather", "input": {"not_an_object": "[]"}}
+    result = {"type": "tool_result", "tool_use_id": "f_x_0_f45a9b2f", "content": "no", "is_error": True}
+    call = {"type": "tool_use", "id": "f_x_0_f45a9b2f", "name": "weather", "input": {"not_an_object": "[]"}}
     assert asked["system"] == "Be brief."
     assert asked["messages"] == [
         {"role": "user", "content": [{"type": "text", "text": "hi"}]},

@@ -71,7 +71,7 @@ def _told(path: str, reply: Reply) -> str:
 def _used(task: AgentTask, used: Used) -> str:
     text = f"{used.path}  {_call(used.call)}"
     if used.over:
-        word = "" if used.state == "done" else f"{used.state}: "
+        word = "" if used.state == "done" or used.result.text.startswith(used.state) else f"{used.state}: "
         return f"{text} → {word}{plain(fitted(used.result.text, LONGEST))}"
     if used.path in task.asked_for and task.ending is None:
         return f"{text}  waits for yes or no"

@@ -59,7 +59,7 @@ def test_a_rejection_is_shown_with_its_note(world: World) -> None:
     running = world.perdure(*RUN)
     world.perdure("reject", pause_of(world), "--note", "too dear", "--by", "ann").end()
     assert running.end() == '"No umbrella, then."'
-    assert 'tool      4/1/2  order(what="umbrella", price=25) → rejected: rejected by ann: too dear' in shown(world)
+    assert 'tool      4/1/2  order(what="umbrella", price=25) → rejected by ann: too dear' in shown(world)
 
 
 SPENDER = """

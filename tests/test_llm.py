@@ -91,7 +91,7 @@ def script() -> ScriptedModel:
 
 def test_an_agent_asks_runs_tools_and_answers(disk: Store) -> None:
     model = script()
-    helper = llm_agent("helper", model=model, tools=[weather, population], instructions="Be brief.")
+    helper = llm_agent("briefed", model=model, tools=[weather, population], instructions="Be brief.")
     assert live(disk, helper, "What about Rome?") == "Rome is big, and wet."
     assert model.transcripts[2] == [
         SystemMessage("Be brief."),

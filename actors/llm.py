@@ -39,7 +39,7 @@ from typing import Any, Literal
 
 from actors.approvals import request_approval_async
 from actors.branches import gather
-from actors.definitions import AsyncAgent, agent, find_agent, step
+from actors.definitions import AsyncAgent, AsyncStep, agent, find_agent
 from actors.emitting import emit
 from actors.frameworks import run_step_async
 from actors.llm_anthropic import AnthropicModel
@@ -75,7 +75,7 @@ from actors.llm_provider import (
 )
 from actors.llm_scripted import ScriptedModel
 from actors.llm_tools import BAD_CALL, MODEL, AnyTool, AsyncTool, Tool, ToolError, result_text, tool, tools_by_name
-from actors.options import StepOptions
+from actors.options import Options, StepOptions
 from actors.pausing import receive_async
 from actors.ref import TaskRef
 from actors.system import AgentSystem
@@ -350,7 +350,7 @@ def _options(given: StepOptions | None, budget: Budget | None) -> StepOptions:
     async def ask(*args: str) -> None:
         """Stand for the body of such a step."""
 
-    step(name=MODEL, **tried)(ask)
+    AsyncStep(ask, (MODEL,), Options().but(MODEL, tried))
     return options
 
 

@@ -225,7 +225,7 @@ class Reached:
         refuse_on_loop("release()", "await release_async()")
         row, who = self._row(), _who(by)
         given = None if grant is None else checked(grant, self._system.runtime.value_limit)
-        if row.hold == UNREADABLE and self._log.mended(row, by_a_person=True):
+        if grant is None and row.hold == UNREADABLE and self._log.mended(row, by_a_person=True):
             self._system.wake()
             return
         self._append(lambda task, now: task.release(now, who, given))

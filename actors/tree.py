@@ -98,8 +98,8 @@ class SupervisionTree:
             ),
             over=over,
         )
-        self._lock = log.store.workers.hold(self.worker.id, self._about())
         log.store.prepare_to_write()
+        self._lock = log.store.workers.hold(self.worker.id, self._about())
         self.directory = Directory(max_active)
         self._mending = threading.RLock()  # who makes a part anew may miss the supervisor meanwhile
         self._parts: dict[str, SupervisedActor] = {}

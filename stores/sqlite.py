@@ -12,7 +12,7 @@ from eventsourcing.persistence import StoredEvent
 
 from stores import beats, emissions, heartbeats, orphans, schema, sqlite_care, task_index
 from stores.emissions import Emission
-from stores.errors import StoreCorruptError, StoreUnavailableError
+from stores.errors import StoreCorruptError, StoreError
 from stores.file_lock import locked, os_errors
 from stores.orphans import Orphans
 from stores.recorder import RowOf, TaskRecorder, check_append
@@ -343,7 +343,7 @@ class SQLiteStore(Store):
 
     def prepare_to_write(self) -> None:
         """Have the write-ahead log grow in one go, which takes some milliseconds: see `stores/sqlite_growth.py`."""
-        with suppress(StoreUnavailableError), self._file.aside() as connection:
+        with suppress(StoreError), self._file.aside() as connection:
             grow_log(connection, self._file.path)
 
     def vacuum(self) -> None:

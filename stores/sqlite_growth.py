@@ -25,7 +25,7 @@ def grow_log(connection: sqlite3.Connection, path: str) -> None:
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
     size = min(MOST, page * pages)
-    with suppress(sqlite3.OperationalError, OSError):
+    with suppress(sqlite3.Error, OSError):
         if os.path.getsize(path + "-wal") >= size // 2:
             return
         connection.execute(f"PRAGMA cache_size={_SPILL}")

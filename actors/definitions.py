@@ -11,7 +11,7 @@ from types import CodeType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, get_type_hints, overload
 from weakref import WeakValueDictionary
 
-from actors.naming import checked_label, checked_names, code_of, format_label, plain_positional
+from actors.naming import checked_label, checked_names, code_of, format_label, plain_positional, refuse_method
 from actors.options import Options, StepOptions
 from domain.errors import DefinitionError, OutsideTaskError, UnknownAgentError
 from domain.types import learn
@@ -96,7 +96,7 @@ class AnyStep:
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
         """Refuse to be a method. Raises DefinitionError."""
-        _refuse_method(self.fn, instance, owner)
+        refuse_method(self.fn, instance, owner)
         return self
 
     def options(self, **options: Unpack[StepOptions]) -> Self:
@@ -181,11 +181,24 @@ class AsyncStep(AnyStep, Generic[P, R]):
 class AnyAgent:
     """What sync and async agents have in common. Made by `@agent`."""
 
-    def __init__(self, fn: Callable[..., Any], names: tuple[str, ...], on_failure: Literal["fail", "hold"]) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        names: tuple[str, ...],
+        on_failure: Literal["fail", "hold"],
+        made_at: tuple[str, int] | None,
+    ) -> None:
         _take_after(self, fn)
         self.fn = fn
         self.name = names[0]
         self.names = names
+        code = code_of(fn)
+        self.file = os.path.realpath(code.co_filename)
+        """The file of its function."""
+        home, line = made_at or (self.file, code.co_firstlineno)
+        self.home = os.path.realpath(home)
+        """The file that has it under this name."""
+        self.where = f"{self.home}:{line}"
         if on_failure not in ("fail", "hold"):
             raise DefinitionError(f"agent {self.name}: on_failure is 'fail' or 'hold', not {on_failure!r}")
         self.on_failure = on_failure
@@ -195,18 +208,8 @@ class AnyAgent:
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
         """Refuse to be a method. Raises DefinitionError."""
-        _refuse_method(self.fn, instance, owner)
+        refuse_method(self.fn, instance, owner)
         return self
-
-    @property
-    def where(self) -> str:
-        """The file and line of its function."""
-        return f"{self.file}:{code_of(self.fn).co_firstlineno}"
-
-    @property
-    def file(self) -> str:
-        """The file of its function."""
-        return os.path.realpath(code_of(self.fn).co_filename)
 
 
 class Agent(AnyAgent, Generic[P, R_co]):
@@ -321,7 +324,11 @@ def agent(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncAgent[P, R]: ...  
 def agent(fn: Callable[P, R], /) -> Agent[P, R]: ...
 @overload
 def agent(
-    *, name: str | None = None, aliases: Sequence[str] = (), on_failure: Literal["fail", "hold"] = "fail"
+    *,
+    name: str | None = None,
+    aliases: Sequence[str] = (),
+    on_failure: Literal["fail", "hold"] = "fail",
+    made_at: tuple[str, int] | None = None,
 ) -> AgentDecorator: ...
 def agent(
     fn: Any = None,
@@ -330,6 +337,7 @@ def agent(
     name: str | None = None,
     aliases: Sequence[str] = (),
     on_failure: Literal["fail", "hold"] = "fail",
+    made_at: tuple[str, int] | None = None,
 ) -> Any:
     """Make a function an agent, of which each run is a task that survives its process.
 
@@ -342,6 +350,7 @@ def agent(
         aliases: names that it had before: tasks of those names are run by it.
         on_failure: what a StepError that leaves the agent does: "fail" ends the task, "hold" parks it for a person.
             Any other exception is a bug: the task is restarted, and held at the strike limit.
+        made_at: for functions that make agents: the file and line of who called them, which errors then name.
 
     Raises DefinitionError for what cannot be used.
     """
@@ -349,21 +358,11 @@ def agent(
     def decorate(function: Callable[..., Any]) -> AnyAgent:
         names = checked_names(function, name, aliases, "agent")
         kind: type[AnyAgent] = AsyncAgent if inspect.iscoroutinefunction(function) else Agent
-        made = kind(function, names, on_failure)
+        made = kind(function, names, on_failure, made_at)
         learn(function)
         return made
 
     return decorate if fn is None else decorate(fn)
-
-
-def _refuse_method(fn: Callable[..., Any], instance: object, owner: type | None) -> None:
-    """Raise DefinitionError where a function is a method of a class: its `self` is nothing that a log can hold."""
-    homes = [] if instance is None or owner is None else [base.__qualname__ for base in owner.__mro__]
-    if fn.__qualname__ in [f"{home}.{fn.__name__}" for home in homes]:
-        raise DefinitionError(
-            f"{fn.__qualname__} is a method: the log cannot hold its self. Make it a function, or a @staticmethod, and"
-            " give it what it needs as arguments"
-        )
 
 
 _agents: dict[str, AnyAgent] = {}
@@ -388,7 +387,7 @@ def known_agents() -> frozenset[str]:
 def _register(agent: AnyAgent) -> None:
     for name in agent.names:
         other = _agents.get(name)
-        if other is not None and other.file != agent.file:
+        if other is not None and other.home != agent.home:
             raise DefinitionError(
                 f"two agents are named {name!r}: {other.where} and {agent.where}. The log knows an agent by its name:"
                 " give one of them another with @agent(name=…)"

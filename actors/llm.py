@@ -90,8 +90,8 @@ MAX_TURNS = 50
 PIECE = 5_000
 """Characters that are emitted at once: however they are escaped, they are within the limit of `emit`."""
 
-_made_in: dict[str, str] = {}
-_stays: set[str] = set()
+_takes_follow_ups: dict[str, bool] = {}
+"""Each `llm_agent` by its name."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +143,9 @@ def llm_agent(
     Raises DefinitionError for what cannot be used.
     """
     talk = _Talk(model, tools_by_name(tools), max_turns, budget, _options(model_options, budget))
-    place = sys._getframe(1).f_code.co_filename
-    if _made_in.setdefault(name, place) != place:
-        raise DefinitionError(f"two agents are named {name!r}, in {_made_in[name]} and {place}: rename one of them")
+    caller = sys._getframe(1)
 
-    @agent(name=name, on_failure=on_failure)
+    @agent(name=name, on_failure=on_failure, made_at=(caller.f_code.co_filename, caller.f_lineno))
     async def run(prompt: str | list[Message]) -> str:
         transcript, counted = _begun(prompt, instructions), Counted()
         answer = await talk.until_answered(transcript, counted)
@@ -157,8 +155,7 @@ def llm_agent(
         return answer.text
 
     run.__doc__ = instructions or f"Talk with {name}."
-    if follow_ups:
-        _stays.add(name)
+    _takes_follow_ups[name] = follow_ups
     return run
 
 
@@ -202,9 +199,9 @@ def continue_conversation(system: AgentSystem, task_id: str, text: str, *, id: s
     task = fold(None, events)
     assert task is not None  # noqa: S101  else it was unknown
     made: AsyncAgent[[list[Message]], str] = find_agent(task.agent)  # type: ignore[assignment]
-    if made.name not in _made_in:
+    if made.name not in _takes_follow_ups:
         raise ValueError(f"task {task_id} of agent {task.agent} is no llm_agent's: how it goes on is its own matter")
-    if task.ending is None and made.name in _stays:
+    if task.ending is None and _takes_follow_ups[made.name]:
         ref: TaskRef[str] = system.task(task_id)
         ref.signal(FOLLOW_UP, text, signal_id=id)
         return ref

@@ -34,6 +34,16 @@ def checked_names(fn: Any, name: object, aliases: object, kind: str) -> tuple[st
     return tuple(checked_name(one, kind) for one in (fn.__qualname__ if name is None else name, *aliases))
 
 
+def refuse_method(fn: Callable[..., Any], instance: object, owner: type | None) -> None:
+    """Raise DefinitionError where a function is a method of a class: its `self` is nothing that a log can hold."""
+    homes = [] if instance is None or owner is None else [base.__qualname__ for base in owner.__mro__]
+    if fn.__qualname__ in [f"{home}.{fn.__name__}" for home in homes]:
+        raise DefinitionError(
+            f"{fn.__qualname__} is a method: the log cannot hold its self. Make it a function, or a @staticmethod, and"
+            " give it what it needs as arguments"
+        )
+
+
 def code_of(fn: Callable[..., Any]) -> CodeType:
     """Give the code of what the user wrote, below the wrappers that decorators of other files put around it."""
     inner = inspect.unwrap(fn)

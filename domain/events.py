@@ -56,22 +56,35 @@ class TaskEvent(Fact):
     TOPIC: ClassVar[str]
     SCHEMA: ClassVar[int] = 1
     ADDED: ClassVar[dict[int, tuple[Any, ...]]] = {}
-    """By schema, what an older row has in the fields that this schema has added."""
+    """By schema, oldest first, what an older row has in the fields that this schema has added."""
     STORED: ClassVar[tuple[str, ...]]
     """The names of what a row holds, in order: the schema, then the fields but for id and version."""
+    LACKED: ClassVar[dict[int, tuple[Any, ...]]]
+    """By schema, what a row of it has in all the fields that were added since."""
 
     originator_id: str
     originator_version: int
     timestamp: float
 
     def __init_subclass__(cls) -> None:
-        """Name what is stored of the event."""
+        """Name what is stored of the event, and what an older row of it lacks."""
         super().__init_subclass__()
         cls.STORED = ("SCHEMA", *cls.NAMES[2:])
+        later: tuple[Any, ...] = ()
+        cls.LACKED = {schema - 1: (later := (*added, *later)) for schema, added in reversed(cls.ADDED.items())}
 
     def payload(self) -> list[Any]:
-        """Give what is stored besides id, version and topic: the schema, then the fields in declared order."""
-        return [self.SCHEMA, *list(self.__dict__.values())[2:]]
+        """Give what is stored besides id, version and topic: the schema, then the fields in declared order.
+
+        In the oldest schema that can hold it: where it says nothing new, an older perdure can read it.
+        """
+        stored = [self.SCHEMA, *list(self.__dict__.values())[2:]]
+        for schema, added in reversed(self.ADDED.items()):
+            if tuple(stored[-len(added) :]) != added:
+                break
+            del stored[-len(added) :]
+            stored[0] = schema - 1
+        return stored
 
 
 class Created(TaskEvent):
@@ -367,9 +380,8 @@ def revive(topic: str, task_id: str, version: int, payload: list[Any]) -> TaskEv
     event_class = EVENTS.get(topic)
     if event_class is None:
         raise ValueError(f"its topic {topic!r} is not known to this version of perdure")
-    if payload and payload[0] != event_class.SCHEMA and payload[0] in range(1, event_class.SCHEMA):
-        payload = [*payload, *_added_since(event_class, payload[0])]
-        payload[0] = event_class.SCHEMA
+    if event_class.LACKED and payload and payload[0] in range(1, event_class.SCHEMA):
+        payload = [event_class.SCHEMA, *payload[1:], *event_class.LACKED[int(payload[0])]]
     if not payload or payload[0] != event_class.SCHEMA or len(payload) != len(event_class.STORED):
         raise ValueError(f"it is not a {topic!r} event of schema {event_class.SCHEMA}")
     event = object.__new__(event_class)
@@ -379,7 +391,3 @@ def revive(topic: str, task_id: str, version: int, payload: list[Any]) -> TaskEv
     facts.update(zip(event_class.STORED, payload))  # noqa: B905  compared above
     del facts["SCHEMA"]
     return event
-
-
-def _added_since(event_class: type[TaskEvent], schema: int) -> list[Any]:
-    return [value for later in range(schema + 1, event_class.SCHEMA + 1) for value in event_class.ADDED[later]]

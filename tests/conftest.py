@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from actors import definitions
 from stores import Store, open_store
 from tests.postgres import fresh_schema, remove_shared, shared_url
 from tests.scenario_kit import World
@@ -39,6 +40,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--chaos-seconds", type=float, default=5.0, help="how long processes are killed in a round of chaos"
     )
+
+
+@pytest.fixture(autouse=True)
+def own_agents() -> Iterator[None]:
+    """Let the agents that are made inside a test be its own: the next one may give others their names."""
+    before = dict(definitions._agents)
+    yield
+    for name, made in list(definitions._agents.items()):
+        if "<locals>" in made.fn.__qualname__ and before.get(name) is not made:
+            del definitions._agents[name]
+            definitions._agents.update({name: before[name]} if name in before else {})
 
 
 @pytest.fixture(scope="session")

@@ -185,11 +185,13 @@ def test_what_is_no_reply_fails_the_step(disk: Store) -> None:
         live(disk, helper, "Well?")
 
 
-def test_two_agents_of_one_name_from_two_files_are_refused() -> None:
-    namespace = {"llm_agent": llm_agent, "model": ScriptedModel()}
+def test_two_agents_of_one_name_from_two_files_are_refused_and_both_places_are_the_users() -> None:
+    namespace = {"llm_agent": llm_agent, "agent": agent, "model": ScriptedModel()}
     llm_agent("namesake", model=ScriptedModel())
-    with pytest.raises(DefinitionError, match="two agents are named 'namesake'"):
-        exec(compile("llm_agent('namesake', model=model)", "elsewhere.py", "exec"), namespace)
+    here = rf"{__file__}:\d+"
+    for other in ("\nllm_agent('namesake', model=model)", "\n@agent(name='namesake')\ndef one(): ..."):
+        with pytest.raises(DefinitionError, match=rf"two agents are named 'namesake': {here} and .*elsewhere\.py:2\."):
+            exec(compile(other, "elsewhere.py", "exec"), namespace)
 
 
 # ------------------------------------------------------------------ the log

@@ -340,7 +340,7 @@ class Appender:
 
     def _hint(self) -> None:
         if self.task.held is not None or self.task.ending is not None:
-            self.log.hint(self.task.id)
+            self.log.hint(self.task.id, self.task)
 
     # ------------------------------------------------------------------ what the log has
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from actors.outsiders import Outsiders
 from actors.task_log import UNTOLD, TaskLog
 from domain.errors import PerdureError, SignalConflictError, TaskEndedError, UnknownTaskError, UnreadableTaskError
-from domain.events import Cancelled, Completed, Failed, TaskEvent
+from domain.events import Completed, Ending, Failed, TaskEvent
 from domain.retry import restart_delay
 from domain.task import AgentTask
 from domain.waits import child_name
@@ -27,7 +27,7 @@ PAGE = 100
 """Children whose ends are told at a time."""
 
 
-def end_of(ending: Completed | Failed | Cancelled) -> dict[str, Any]:
+def end_of(ending: Ending) -> dict[str, Any]:
     """Give what a parent is told of a child's end: its status, and its value, error or reason."""
     if isinstance(ending, Completed):
         return {"status": "completed", "value": ending.value}

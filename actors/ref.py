@@ -18,7 +18,7 @@ from actors.remote import Reach, Reached
 from actors.view import TaskView, describe
 from actors.watching import Watch, Watching
 from domain.errors import TaskCancelledError, TaskFailedError, TaskHeldError, UnknownTaskError
-from domain.events import Cancelled, Completed, Failed, TaskEvent
+from domain.events import Cancelled, Completed, Ending, Failed, TaskEvent
 from domain.faults import Fault
 from domain.state import ENDED, UNREADABLE, Status
 from domain.values import decode
@@ -76,7 +76,7 @@ class TaskRef(Reached, Generic[R]):
                 while (pause := wait.look()) is not None:
                     changed.wait(pause)
                     changed.clear()
-            return self._outcome(wait.row)
+            return self._outcome(wait)
 
     async def result_async(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  as `result`
         """Do what `result` does, without blocking the event loop; cancelled, it goes, and the task goes on."""
@@ -90,7 +90,7 @@ class TaskRef(Reached, Generic[R]):
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(bell.event.wait(), pause)
                     bell.event.clear()
-            return await self._call(self._outcome, wait.row)
+            return await self._call(self._outcome, wait)
 
     def __await__(self) -> Generator[Any, None, R]:
         """Wait for the result: `await task`. Raises what `result` does."""
@@ -187,11 +187,13 @@ class TaskRef(Reached, Generic[R]):
             raise ValueError(f"a cursor is a whole number from 0, as an update has it, not {after!r}")
         return Feed(self._system, self.id, after)
 
-    def _outcome(self, row: IndexRow) -> R:
-        if row.status == "held":
+    def _outcome(self, wait: _Wait) -> R:
+        row, ending = wait.row, wait.ending
+        if ending is None and row.status == "held":
             why = row.note if row.hold == UNREADABLE else self.describe().why
             raise TaskHeldError(f"task {self.id} is held: {why}", task_id=self.id, reason=row.hold or "held")
-        (ending,) = self._log.events.get(self.id, desc=True, limit=1, birth=row.birth)
+        if ending is None:
+            (ending,) = self._log.events.get(self.id, desc=True, limit=1, birth=row.birth)  # type: ignore[assignment]
         if isinstance(ending, Completed):
             return decode(ending.value)  # type: ignore[return-value]
         if isinstance(ending, Cancelled):
@@ -215,6 +217,7 @@ class _Wait:
 
     def __init__(self, task: TaskRef[Any], timeout: float | None) -> None:
         self.row: Any = None
+        self.ending: Ending | None = None
         self._task = task
         self._timeout = timeout
         self._until = None if timeout is None else time.monotonic() + timeout
@@ -223,8 +226,14 @@ class _Wait:
         self._away_since: float | None = None
 
     def look(self) -> float | None:
-        """Look once: seconds until the next look, or None where the task has ended or is held, and `row` says how."""
+        """Look once: seconds until the next look, or None where the task has ended or is held.
+
+        How it has ended `ending` says, or `row`.
+        """
         task = self._task
+        if self._birth and (ending := task._log.ending_seen(task.id, self._birth)) is not None:
+            self.ending = ending
+            return None
         try:
             again = task._system.may_go_on(task.id)
             self.row = row = self._found(task._row())

@@ -22,7 +22,7 @@ from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper, is_stream
 from actors.patience import Patience
 from actors.view import call_text, headline
 from domain.errors import PerdureError, TaskConflictError, UnknownTaskError, UnreadableTaskError
-from domain.events import Created
+from domain.events import Created, Ending
 from domain.fold import fold
 from domain.state import UNREADABLE
 from domain.task import AgentTask
@@ -65,6 +65,7 @@ class TaskLog(Application[str]):
         self.now = now
         self.patience = patience or Patience()
         self._watchers: dict[str, set[Any]] = {}
+        self._endings: dict[str, tuple[str, Ending]] = {}
         self._watching = threading.Lock()
         self._deafen: Callable[[], None] | None = None
         self._chance = random.Random(secrets.token_bytes(32))
@@ -279,6 +280,7 @@ class TaskLog(Application[str]):
                 events.discard(event)
                 if not events:
                     del self._watchers[task_id]
+                    self._endings.pop(task_id, None)
 
     def listen(self, wake: Callable[[str], object] = str) -> None:
         """Have hints come from other processes too, where the store tells of them; `wake` is called with each id.
@@ -303,11 +305,23 @@ class TaskLog(Application[str]):
         if self._deafen is not None:
             self._deafen()
 
-    def hint(self, task_id: str) -> None:
-        """Wake who watches a task here; a hint only, the log is what counts."""
+    def hint(self, task_id: str, task: AgentTask | None = None) -> None:
+        """Wake who watches a task here; a hint only, the log is what counts. `task`: what the log has, if it is known.
+
+        Who watches an end finds it here, and need not ask the store.
+        """
         with self._watching:
-            for event in self._watchers.get(task_id, ()):
+            events = self._watchers.get(task_id, ())
+            if events and task is not None and task.ending is not None:
+                self._endings[task_id] = task.birth, task.ending
+            for event in events:
                 event.set()
+
+    def ending_seen(self, task_id: str, birth: str) -> Ending | None:
+        """Give the last event of this life of a task, where it came here while somebody was watching, as now."""
+        with self._watching:
+            of, ending = self._endings.get(task_id, ("", None))
+            return ending if of == birth else None
 
 
 def _begun(created: Created) -> AgentTask:

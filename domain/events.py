@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import FrozenInstanceError
-from typing import Any, ClassVar, NoReturn, dataclass_transform
+from typing import Any, ClassVar, NoReturn, TypeAlias, dataclass_transform
 
 from eventsourcing.domain import HasOriginatorIDVersion
 
@@ -341,6 +341,9 @@ class Cancelled(TaskEvent):
     doubts: Any
     cut: bool
 
+
+Ending: TypeAlias = Completed | Failed | Cancelled
+"""The last event of a task."""
 
 EVENTS: dict[str, type[TaskEvent]] = {
     event.TOPIC: event

@@ -16,6 +16,7 @@ from domain.events import (
     Completed,
     Concluded,
     Created,
+    Ending,
     Failed,
     Held,
     Passivated,
@@ -143,7 +144,7 @@ def _concluded(task: AgentTask, event: Concluded) -> None:
         _go_on(task, event.timestamp)
 
 
-def _ended(task: AgentTask, event: Completed | Failed | Cancelled) -> None:
+def _ended(task: AgentTask, event: Ending) -> None:
     task.ending, task.worker, task.due, task.held = event, None, None, None
     task.waits, task.waiting, task.open_pauses = False, {}, ()
 

@@ -14,6 +14,7 @@ from domain.events import (
     Completed,
     Concluded,
     Created,
+    Ending,
     Failed,
     Held,
     SignalReceived,
@@ -116,7 +117,7 @@ class TaskState:
         self.keyed: dict[str, str] = {}
         self.places: dict[tuple[str, str], str] = {}
         self.held: Held | None = None
-        self.ending: Completed | Failed | Cancelled | None = None
+        self.ending: Ending | None = None
         self.borrowed = False
         self._begin_conversation()
 

@@ -47,6 +47,17 @@ def commit(
             return []
 
 
+def has_lost_its_row(recorder: TaskRecorder, stream: str) -> bool:
+    """Tell whether a stream has a log and no index row: the same log before and after a look for the row.
+
+    Between two looks one life of it may end, and another begin: then nothing is lost.
+    """
+    before = recorder.select_events(stream, limit=1)
+    if not before or recorder.select_entry(stream) is not None:
+        return False
+    return [row.state for row in recorder.select_events(stream, limit=1)] == [row.state for row in before]
+
+
 def remove(
     recorder: TaskRecorder,
     name: str,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from shlex import quote
 from typing import Any
 
-from actors.commit import REINDEX, remove
+from actors.commit import REINDEX, has_lost_its_row, remove
 from actors.mapper import is_stream
 from actors.outbox import end_of, tell_parent
 from actors.outsiders import Outsiders
@@ -84,9 +84,7 @@ def _page(log: TaskLog, after: str) -> list[IndexRow]:
 
 def _checked(log: TaskLog, task_id: str, row: IndexRow | None, *, force: bool) -> IndexRow:
     """Give the row of a task that may be deleted."""
-    if row is None and not is_stream(task_id) and log.recorder.select_events(task_id, limit=1):
-        if (row := log.recorder.select_entry(task_id)) is not None:  # it was made in between
-            return _checked(log, task_id, row, force=force)
+    if row is None and not is_stream(task_id) and has_lost_its_row(log.recorder, task_id):
         raise UnreadableTaskError(
             f"task {task_id}: its log is there, its index row is not: first make the index again, by {REINDEX}",
             task_id=task_id,

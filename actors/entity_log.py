@@ -16,7 +16,7 @@ from typing import Any
 
 from eventsourcing.persistence import StoredEvent
 
-from actors.commit import REINDEX, commit, remove
+from actors.commit import REINDEX, commit, has_lost_its_row, remove
 from actors.info import VALUE_LIMIT, checked
 from actors.mapper import ENTITY, HEAD, SEPARATOR, TOKEN_SIZE, sealed, token_of, unsealed
 from actors.patience import Patience
@@ -82,12 +82,10 @@ class EntityLog:
         stream, recorder = f"{topic}{SEPARATOR}{entity_id}", self._store.recorder
 
         def prepare(row: IndexRow | None) -> IndexRow | None:
-            if row is None and recorder.select_events(stream, limit=1):
-                row = recorder.select_entry(stream)  # it may have been made in between
-                if row is None:
-                    what = f"{topic} {entity_id}: its log is there, its index row is not, and nothing was deleted"
-                    what += f": stop the workers, make the index again by {REINDEX}, and delete it then"
-                    raise UnreadableEntityError(what, topic=topic, entity_id=entity_id, version=1)
+            if row is None and has_lost_its_row(recorder, stream):
+                what = f"{topic} {entity_id}: its log is there, its index row is not, and nothing was deleted"
+                what += f": stop the workers, make the index again by {REINDEX}, and delete it then"
+                raise UnreadableEntityError(what, topic=topic, entity_id=entity_id, version=1)
             return row
 
         return remove(recorder, stream, prepare, patience.waiter())

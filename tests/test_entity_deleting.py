@@ -24,12 +24,13 @@ from actors import (
     event,
     step,
 )
+from actors.commit import has_lost_its_row
 from actors.entity_log import EntityLog, stream_of
 from actors.patience import Patience
 from actors.task_log import TaskLog
 from actors.testing import CrashPlan, SimulatedCrash
 from actors.verify import Read, verify
-from stores import Store, open_store
+from stores import IndexRow, Store, open_store
 from stores.crash import CrashingStore, FaultPlan
 from tests.budgets import PATIENCE, Budget, bookings, gate, living, replayed, rows
 from tests.lives import wait_for
@@ -101,7 +102,8 @@ def test_a_deleted_entity_leaves_nothing_is_new_then_and_its_neighbours_stay(dis
     for name in ("b", "bb"):
         system.entity(Budget, name).ask(Budget.spend, 30)
     system.entity(Person, "b").ask(Person.call, "Ann")
-    system.spawn(spends, id="b").cancel()
+    with AgentSystem(disk, run=False) as client:
+        client.spawn(spends, id="b").cancel()
     birth = replayed(disk, "b").birth
     assert system.entity(Budget, "b").delete()
     wait_for(lambda: "tests.budget b" not in living(system))
@@ -249,6 +251,33 @@ def test_those_who_delete_and_those_who_ask_at_once_all_get_an_answer_and_the_st
     assert errors == []
     assert system.entity(Budget, "b").ask(Budget.left) == 100 - sum(bookings(disk, "b"))
     sound(disk)
+
+
+def test_a_life_that_ends_and_another_that_begins_between_two_looks_has_lost_no_row(
+    monkeypatch: pytest.MonkeyPatch, disk: Store, system: AgentSystem
+) -> None:
+    budget, stream = system.entity(Budget, "b"), stream_of(Budget, "b")
+    look, looks = disk.recorder.select_entry, list[str]()
+
+    def meddled(id: str) -> IndexRow | None:
+        if id != stream or looks:
+            return look(id)
+        looks.append(id)
+        assert budget.delete()  # which looks by itself
+        row = look(id)
+        budget.ask(Budget.spend, 1)
+        return row
+
+    budget.ask(Budget.spend, 1)
+    monkeypatch.setattr(disk.recorder, "select_entry", meddled)
+    assert not has_lost_its_row(disk.recorder, stream)
+    assert looks == [stream]
+    entry = look(stream)
+    assert entry is not None
+    assert not has_lost_its_row(disk.recorder, stream), "it is there"
+    monkeypatch.setattr(disk.recorder, "select_entry", lambda _id: None)
+    assert has_lost_its_row(disk.recorder, stream)
+    assert not has_lost_its_row(disk.recorder, "another")
 
 
 def spoil(disk: Store, id: str) -> None:

@@ -39,6 +39,7 @@ class Directory:
         self._window = self._quiet_until = 0.0
         self._ways: dict[str, threading.Event] = {}
         self._actors: dict[str, TaskActor | None] = {}
+        self._reserved: dict[str, threading.Event] = {}
         self._rung: set[str] = set()
         self._falls: dict[str, tuple[int, float]] = {}
         self._changed = threading.Condition()
@@ -80,6 +81,35 @@ class Directory:
         for task_id, way in self._ways.items():
             if task_id not in self._suspects:
                 way.set()
+
+    def reserve(self, task_id: str, way: threading.Event) -> bool:
+        """Take a place for a task that is about to be made, if there is one, until it is taken up or given back."""
+        with self._changed:
+            if not self.admit(task_id, way):
+                return False
+            self._reserved[task_id] = way
+            return True
+
+    def take_up(self, task_id: str, way: threading.Event) -> bool:
+        """Take up a place that was reserved; False where it was given back meanwhile."""
+        with self._changed:
+            if self._reserved.get(task_id) is not way:
+                return False
+            del self._reserved[task_id]
+            return True
+
+    def give_back(self, task_id: str, way: threading.Event) -> None:
+        """Give a place back that was reserved, unless it was taken up."""
+        with self._changed:
+            if self._reserved.get(task_id) is way:
+                del self._reserved[task_id], self._actors[task_id], self._ways[task_id]
+                self._changed.notify_all()
+
+    def forsake(self) -> None:
+        """Give back all places that were reserved: who was to start their actors may have died. A look finds them."""
+        with self._changed:
+            for task_id, way in list(self._reserved.items()):
+                self.give_back(task_id, way)
 
     def enter(self, task_id: str, actor: TaskActor) -> None:
         """Enter the actor for which a place was taken, unless it has ended already."""

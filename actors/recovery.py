@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
+from actors.bell import NewTask
 from actors.directory import Directory
 from actors.groups import PermanentEntities
 from actors.hints import Hints
@@ -24,7 +25,7 @@ from actors.second_looks import SecondLooks
 from actors.shares import LEFT_FOR, Shares
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
-from actors.task_log import index_row
+from actors.task_log import CLAIMED, Claim, index_row
 from actors.worker import Worker
 from domain.errors import PerdureError
 from domain.retry import is_suspect
@@ -55,6 +56,7 @@ class Recovery(SupervisedActor):
         self._looks_first = False
         self._shares = Shares(worker.id)
         self.is_crowded = True  # somebody may stand in line: only a look at the store can tell who is next
+        self.has_looked = threading.Event()
         self._seen: Collection[str] = ()
         self._outbox = Outbox(self._log, directory.ring)
         self._next_compare = self._next_permanent = 0.0
@@ -77,6 +79,7 @@ class Recovery(SupervisedActor):
 
     def live(self) -> None:
         """Loop until the system stops."""
+        self._directory.forsake()
         pause = FIRST_POLL
         outage, only = Outage("recovery waits", "recovery goes on"), self._worker.only
         while not self._worker.stopping.is_set():
@@ -91,6 +94,9 @@ class Recovery(SupervisedActor):
                 nap = 0.0 if self._worker.stopping.is_set() else outage.met(error)
             if self._sleep(nap):
                 pause = FIRST_POLL
+        for new in self._worker.wake.take()[0]:
+            if new.way is not None:  # it is this worker's, and lets go of it in good order
+                self._takes_up(new.task, new.way)
 
     def _sleep(self, nap: float) -> bool:
         """Sleep until it is time to look at the store; tells whether somebody has asked for that.
@@ -107,13 +113,49 @@ class Recovery(SupervisedActor):
                 break
         return False
 
-    def _starts_new(self, task: AgentTask) -> bool:
+    def _starts_new(self, new: NewTask) -> bool:
         """Start a task that was just made; False where it has to be looked for among the others."""
-        worker = self._worker
-        if self.is_crowded or worker.only is not None or worker.stopping.is_set() or not worker.tenure.holds():
-            return False
+        if new.way is not None:
+            return self._takes_up(new.task, new.way)
+        task = new.task
         due = task.due is not None and task.line <= self._now() and task.agent in self._worker.agents()
-        return due and self._start(index_row(task), task)
+        return due and self._takes_new() and self._start(index_row(task), task)
+
+    def _takes_new(self) -> bool:
+        """Tell whether a new task may be begun with at once: nobody stands in line before it."""
+        worker = self._worker
+        return not (self.is_crowded or worker.only or worker.stopping.is_set()) and worker.tenure.holds()
+
+    def _takes_up(self, task: AgentTask, way: threading.Event) -> bool:
+        """Start a task that was claimed as it was made, unless its place was given back."""
+        taken_up = self._directory.take_up(task.id, way)
+        if taken_up:
+            self._launch(task.id, way, task)
+        return taken_up
+
+    def begin(self, task_id: str, make: Callable[[Claim | None], AgentTask]) -> AgentTask:
+        """Have a task made, and begin with it; any thread may call.
+
+        Where there is a place for it, and nobody in line, it is claimed in the very append that makes it.
+        """
+        worker, way = self._worker, threading.Event()
+        reserved = self._takes_new() and self._directory.reserve(task_id, way)
+        try:
+            task = make(worker.claim if reserved else None)
+            if task.version == 1:
+                worker.wake.hand(NewTask(task))
+            elif reserved and task.worker == worker.id and task.version == CLAIMED:
+                worker.wake.hand(NewTask(task, way))
+                reserved = False
+                if worker.stopping.is_set():  # recovery may have looked for the last time
+                    self._takes_up(task, way)
+            elif not reserved:
+                worker.wake.set()
+        finally:
+            if reserved:
+                self._directory.give_back(task_id, way)
+                self._worker.wake.set()
+        return task
 
     def _round(self) -> int | None:
         """Look once; returns how many actors were started, and one more where the next round is to follow at once.
@@ -131,7 +173,9 @@ class Recovery(SupervisedActor):
         started = first(hosted)
         if started:  # by turns, so that neither kind waits until there is nothing left of the other
             self._looks_first = not self._looks_first
-        return started + second(hosted) + more
+        started += second(hosted)
+        self.has_looked.set()
+        return started + more
 
     def _start_due(self, hosted: Collection[str]) -> int:
         """Start what is due, the oldest first, while there is a place; returns how many actors were started."""
@@ -177,24 +221,28 @@ class Recovery(SupervisedActor):
 
         A suspect waits until the rest has made way, and nothing new starts for a while.
         """
-        worker, way = self._worker, threading.Event()
+        way = threading.Event()
         if not self._directory.admit(row.id, way, alone=self._is_suspect(row)):
             return False
+        self._launch(row.id, way, task)
+        return True
+
+    def _launch(self, task_id: str, way: threading.Event, task: AgentTask | None) -> None:
+        worker = self._worker
         hints = Hints(
             worker.stopping,
             worker.over,
             way,
-            lambda: self._proven(row.id),
-            lambda: self._lend(row.id),
+            lambda: self._proven(task_id),
+            lambda: self._lend(task_id),
             worker.tenure.holds,
             lambda: self._directory.free() <= 0,
             worker.wake.set,
             self._adopt,
             self._ring,
         )
-        actor = TaskActor.launch(worker, row.id, hints, task)
-        self._directory.enter(row.id, actor)
-        return True
+        actor = TaskActor.launch(worker, task_id, hints, task)
+        self._directory.enter(task_id, actor)
 
     def _is_suspect(self, row: IndexRow) -> bool:
         """Tell whether a task that is due has to run alone."""

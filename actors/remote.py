@@ -59,10 +59,6 @@ class Reach(Protocol):
         """Look for work at once, and at that task, where it runs here."""
         ...
 
-    def start(self, task: AgentTask) -> None:
-        """Begin with a task that was just made, where this runs tasks."""
-        ...
-
 
 @dataclass(frozen=True)
 class Cancellation:

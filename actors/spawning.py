@@ -16,6 +16,8 @@ from actors.info import checked
 from actors.pausing import moment_of, seconds_of
 from actors.ref import Home, TaskRef
 from actors.spawned import bound_arguments, checked_id, checked_tags, unwrapped
+from actors.task_log import Claim
+from domain.task import AgentTask
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -29,6 +31,10 @@ class SpawningHome(Home, Protocol):
 
     def know(self, agent: AnyAgent) -> None:
         """Take note of an agent, so that its tasks are run here."""
+        ...
+
+    def begin(self, task_id: str, make: Callable[[Claim | None], AgentTask]) -> AgentTask:
+        """Have a task made, and begin with it, where this is a worker."""
         ...
 
 
@@ -108,13 +114,14 @@ class Spawner(ABC):
         home.know(definition)
         group = self._group_of(task_id)
         until = until_of(deadline, home.runtime.clock)
-        task = log.create(
+        make = functools.partial(
+            log.create,
             *(task_id, definition.name, arguments, labels),
             aliases=definition.names[1:],
             group=group,
             deadline=until,
         )
-        home.start(task)
+        task = home.begin(task_id, lambda claim: make(claim=claim))
         return TaskRef(home, task.id)
 
     @overload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any, Self, TypeVar, TypeVarTuple, get_args
 
 from actors.asked import tasks_that_ask
@@ -23,7 +24,7 @@ from actors.outsiders import Outsiders
 from actors.ref import TaskRef
 from actors.runtime import Runtime
 from actors.spawning import Spawner
-from actors.task_log import TaskLog
+from actors.task_log import Claim, TaskLog
 from actors.tenure import LEASE, SHORTEST_LEASE
 from actors.threads import NoThreadError
 from actors.tree import SupervisionTree
@@ -294,12 +295,14 @@ class AgentSystem(Spawner, Keeper):
             self._tree.directory.ring(task_id)
             self._tree.worker.wake.set()
 
-    def start(self, task: AgentTask) -> None:
-        """Begin with a task that was just made; one that was there before may be anybody's."""
-        if self._tree is not None and task.version == 1:
-            self._tree.worker.wake.hand(task)
-        else:
-            self.wake()
+    def wait_for_look(self, timeout: float) -> None:
+        """Wait until this worker has looked once for what is due: from then on new tasks are begun with at once."""
+        if self._tree is not None:
+            self._tree.recovery.has_looked.wait(timeout)
+
+    def begin(self, task_id: str, make: Callable[[Claim | None], AgentTask]) -> AgentTask:
+        """Have a task made, and begin with it, where this is a worker."""
+        return make(None) if self._tree is None else self._tree.recovery.begin(task_id, make)
 
     def _find(self, name: str) -> AnyAgent:
         return self._agents.get(name) or find_agent(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
@@ -111,6 +110,9 @@ class TaskActor(EventSourcedActor):
         except UnknownTaskError as error:
             raise UnreadableTaskError(f"{error}, but an index row of it", task_id=self.name, version=1) from None
         agent = self.worker.find(self.task.agent)
+        if self.fresh is not None and self.fresh.activation:
+            self.claimed = True  # in the append that has made it
+            return agent
         release = self._fits_again(agent)
         claimed = self.rehydrated.append(lambda task, now: self._claim(task, now, release=release))
         self.claimed = bool(claimed)
@@ -143,8 +145,7 @@ class TaskActor(EventSourcedActor):
             return []
         if task.activation == 0 and (expired := task.expire(now, GRACE)):
             return expired
-        token, limit = secrets.token_hex(4), self.worker.strikes
-        return task.activate(now, worker=self.worker.id, token=token, limit=limit, release=release)
+        return worker.claim(task, now, release=release)
 
     def _is_due(self, task: AgentTask, now: float) -> bool:
         """Tell whether there is something to do: by the clock on the wall, or by the time that has passed here."""

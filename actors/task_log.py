@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from shlex import quote
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from eventsourcing.application import AggregateNotFoundError, Application
 from eventsourcing.persistence import IntegrityError
@@ -22,7 +22,7 @@ from actors.mapper import TOKEN_SIZE, TaskEvents, TaskMapper, is_stream
 from actors.patience import Patience
 from actors.view import call_text, headline
 from domain.errors import PerdureError, TaskConflictError, UnknownTaskError, UnreadableTaskError
-from domain.events import Created, Ending
+from domain.events import Created, Ending, TaskEvent
 from domain.fold import fold
 from domain.state import UNREADABLE
 from domain.task import AgentTask
@@ -36,6 +36,12 @@ logger = logging.getLogger("perdure")
 ASKS, UNTOLD = "asks", "untold"
 """What the index has as the hold of a task that is not held, but has asked for an approval; and of one that has ended,
 and whose parent has not been told of it for certain."""
+
+
+Claim: TypeAlias = Callable[[AgentTask, float], list[TaskEvent]]
+"""Decides that a task is a worker's, now."""
+CLAIMED = 2
+"""The version of a task that was claimed in the append that has made it."""
 
 
 class Settable(Protocol):
@@ -134,22 +140,29 @@ class TaskLog(Application[str]):
         aliases: Collection[str] = (),
         group: str = "",
         deadline: float | None = None,
+        claim: Claim | None = None,
     ) -> AgentTask:
         """Make a task, or give the one that has this id with the same agent and input, ended or not.
 
         `aliases` are the names that the agent had before, `group` is the group to which it belongs, if any,
         `deadline` when it is called off, in Unix seconds.
+        `claim` claims it in the same append; with a deadline it is not asked: that may have passed.
         When it returns, the task is in the store. Raises TaskConflictError where the id is in use otherwise; nothing
         is changed then.
         """
         options: dict[str, Any] = {"group": group} if group else {}
         options |= {"deadline": deadline} if deadline is not None else {}
         created = Created(task_id, 1, self.now(), secrets.token_hex(8), agent, arguments, parent, tags, options)
-        row, entry = self.birth(created)
+        task, events = _begun(created), list[TaskEvent]([created])
+        if claim is not None and deadline is None:
+            events += claim(task, created.timestamp)
+            fold(task, events[1:])
+        token = self.token()
+        rows = [self.mapper.to_stored_event(event, birth=created.birth, token=token) for event in events]
         away = self.patience.waiter()
         while True:
             try:
-                self.recorder.insert_events([row], entry=entry, expected=None)
+                self.recorder.insert_events(rows, entry=index_row(task), expected=None)
             except AppendConflictError:
                 break
             except IntegrityError:
@@ -161,7 +174,7 @@ class TaskLog(Application[str]):
             except StoreUnavailableError as error:
                 away(error)
             else:
-                return _begun(created)
+                return task
         return self._in_use(created, (agent, *aliases))
 
     def birth(self, created: Created) -> Birth:
@@ -180,7 +193,9 @@ class TaskLog(Application[str]):
             raise UnknownTaskError(f"task {created.originator_id} was deleted meanwhile", task_id=created.originator_id)
         same = task.agent in names and dumps(task.input) == dumps(created.input)
         group = created.options.get("group", "")
-        if task.birth == created.birth or (same and group in ("", task.group)):
+        if task.birth == created.birth:
+            return self.load(created.originator_id)
+        if same and group in ("", task.group):
             return task
         what = "other input" if task.agent in names else f"agent {task.agent}"
         what = f"group {task.group or 'none'}" if same else what

@@ -194,6 +194,8 @@ def run_through_crashes(
             with AgentSystem(life, strikes=strikes, clock=clock) as system:
                 witness.answer = partial(_answer, system, answer)
                 witness.answer(AgentSystem.approvals)  # what an earlier life has asked for
+                if not run.crashes:  # lest two runs differ in whether the task is claimed as it is made
+                    system.wait_for_look(timeout)
                 task = system.spawn(agent, *args, id=id)
                 meanwhile(task)
                 _live(task, run, timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from actors.runtime import Runtime
 from actors.supervised import Down
 from actors.task_log import TaskLog
 from actors.tenure import Tenure
+from domain.events import TaskEvent
+from domain.task import AgentTask
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class Worker:
     def patience(self) -> Patience:
         """Give the patience of a worker: it goes on trying a store that is away for as long as it lives."""
         return Patience(None, self.over)
+
+    def claim(self, task: AgentTask, now: float, *, release: bool = False) -> list[TaskEvent]:
+        """Decide that a task is this worker's; see `AgentTask.activate`."""
+        token = secrets.token_hex(4)
+        return task.activate(now, worker=self.id, token=token, limit=self.strikes, release=release)
 
     def owns_or_may_take(self, owner: str | None) -> bool:
         """Tell whether a task of that owner may be claimed: nobody's, our own, or that of a dead or frozen worker."""

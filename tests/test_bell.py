@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 
 from actors import AgentSystem, TaskCancelledError, UnknownTaskError, agent, receive, sleep
-from actors.bell import Bell
+from actors.bell import Bell, NewTask
 from domain.events import Created
 from domain.fold import fold
-from domain.task import AgentTask
 from stores import IndexRow, open_store
 from stores.crash import CrashingStore, CrashPlan
 
 TIMEOUT = 20.0
 
 
-def made(task_id: str) -> AgentTask:
+def made(task_id: str) -> NewTask:
     task = fold(None, [Created(task_id, 1, 1.0, "birth", "agent", [[], {}], "", {}, {})])
     assert task is not None
-    return task
+    return NewTask(task)
 
 
 @agent(name="bell: quick")
@@ -164,7 +163,7 @@ def test_what_befalls_a_new_task_before_it_is_claimed_is_seen(what: str, tmp_pat
     disk = open_store(f"sqlite:///{tmp_path}/tasks.db")
     meddling = Meddling(meddle)
     with disk, AgentSystem(disk, run=False) as client, AgentSystem(CrashingStore(disk, meddling)) as system:
-        task = system.spawn(meddled, 1, id="new")
+        task = system.spawn(meddled, 1, id="new", deadline=60)  # so that it is claimed only later
         assert meddling.done.wait(TIMEOUT)
         if what == "signal":
             assert task.result(TIMEOUT) == "heard"

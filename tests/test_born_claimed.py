@@ -1,0 +1,239 @@
+"""A task that is spawned where there is a place for it is claimed in the append that makes it, and never twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actors import AgentSystem, agent, step
+from actors.directory import Directory
+from actors.recovery import Recovery
+from domain.events import TaskEvent
+from stores import Store, StoreUnavailableError, open_store
+from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
+
+TIMEOUT = 20.0
+
+
+@agent(name="born: quick")
+def quick(number: int) -> int:
+    return number
+
+
+@step
+def look(number: int) -> int:
+    return number
+
+
+@agent(name="born: looks")
+def looks(number: int) -> int:
+    return look(number)
+
+
+class Watched(CrashPlan):
+    """Knows what each append had in it, and does something before the one that makes a task."""
+
+    crash = ""
+
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        super().__init__(None)
+        self.appends: list[tuple[str, ...]] = []
+        self._before = before
+
+    def reach(self, point: str, **facts: object) -> None:
+        if point.startswith("append"):
+            topics = tuple(str(topic) for topic in facts["topics"])  # type: ignore[attr-defined]
+            if point == "append.before":
+                self.appends.append(topics)
+                if topics[0] == "task.created":
+                    self._before()
+            if point == self.crash and topics[0] == "task.created":
+                self.die_now(point)
+        super().reach(point, **facts)
+
+
+def kinds(events: list[TaskEvent]) -> list[str]:
+    return [event.TOPIC.removeprefix("task.") for event in events]
+
+
+def settle(system: AgentSystem) -> None:
+    """Wait until the worker knows that nobody stands in line, and has all its places free."""
+    tree = system._tree
+    assert tree is not None
+    system.wait_for_look(TIMEOUT)
+    assert tree.directory.wait_empty(TIMEOUT)
+
+
+def test_one_append_makes_a_task_and_claims_it(disk: Store) -> None:
+    plan = Watched()
+    with AgentSystem(CrashingStore(disk, plan)) as system:
+        settle(system)
+        plan.appends.clear()
+        task = system.spawn(quick, 7)
+        assert task.result(TIMEOUT) == 7
+        assert plan.appends == [("task.created", "task.activated"), ("task.completed",)]
+        assert kinds(task.events()) == ["created", "activated", "completed"]
+
+
+def test_a_task_that_has_to_stand_in_line_or_has_a_deadline_or_comes_from_a_client_is_nobodys(disk: Store) -> None:
+    plan, gate = Watched(), threading.Event()
+
+    @agent(name="born: holds its place")
+    def holds() -> None:
+        gate.wait(TIMEOUT)
+
+    with AgentSystem(CrashingStore(disk, plan), max_active=1) as system, AgentSystem(disk, run=False) as client:
+        settle(system)
+        plan.appends.clear()
+        first = system.spawn(holds)
+        second = system.spawn(quick, 2)
+        assert plan.appends[:2] == [("task.created", "task.activated"), ("task.created",)]
+        gate.set()
+        first.result(TIMEOUT)
+        assert second.result(TIMEOUT) == 2
+        settle(system)
+        plan.appends.clear()
+        assert system.spawn(quick, 3, deadline=60).result(TIMEOUT) == 3
+        assert plan.appends[0] == ("task.created",)
+        assert kinds(client.spawn(quick, 4).events())[:1] == ["created"]
+
+
+def test_a_task_that_is_there_already_takes_no_place(disk: Store) -> None:
+    with AgentSystem(disk, max_active=1) as system:
+        settle(system)
+        for _ in range(5):
+            assert system.spawn(quick, 5, id="there").result(TIMEOUT) == 5
+        assert system.spawn(quick, 6).result(TIMEOUT) == 6
+        assert kinds(system.task("there").events()) == ["created", "activated", "completed"]
+
+
+@pytest.mark.parametrize("point", ["append.before", "append.inside", "append.after"])
+def test_a_death_in_that_append_leaves_no_task_or_one_that_goes_on(disk: Store, point: str) -> None:
+    plan = Watched()
+    with CrashingStore(disk, plan) as life, AgentSystem(life) as system:
+        settle(system)
+        plan.crash = point
+        with pytest.raises(SimulatedCrash):
+            system.spawn(looks, 1, id="one")
+    with AgentSystem(disk) as system:
+        task = system.spawn(looks, 1, id="one")
+        assert task.result(TIMEOUT) == 1
+        events = task.events()
+    assert plan.appends[-1] == ("task.created", "task.activated")
+    assert kinds(events).count("created") == kinds(events).count("completed") == 1
+    assert [event.TOPIC for event in events].count("step.succeeded") == 1
+
+
+class Unanswered(CrashPlan):
+    """Loses the answer to the append that makes the task `lost`, once."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.lost = 0
+
+    def reach(self, point: str, **facts: object) -> None:
+        if point == "append.after" and facts["id"] == "lost" and not self.lost:
+            self.lost += 1
+            raise StoreUnavailableError("memory: gone", url="memory:", reason="gone", unknown_fate=True)
+        super().reach(point, **facts)
+
+
+def test_where_the_answer_was_lost_it_is_begun_with_all_the_same_and_claimed_once(disk: Store) -> None:
+    plan = Unanswered()
+    with AgentSystem(CrashingStore(disk, plan)) as system:
+        settle(system)
+        task = system.spawn(looks, 3, id="lost")
+        assert task.result(TIMEOUT) == 3
+        assert plan.lost == 1
+        assert kinds(task.events()).count("activated") == 1
+
+
+def test_a_close_while_it_is_made_lets_go_of_it_in_good_order(tmp_path: Path) -> None:
+    making, closing = threading.Event(), threading.Event()
+
+    def wait_for_the_close() -> None:
+        if armed.is_set():
+            making.set()
+            assert closing.wait(TIMEOUT)
+
+    armed, entered = threading.Event(), list[int]()
+
+    @step
+    def enter(number: int) -> int:
+        entered.append(number)
+        return number
+
+    @agent(name="born: enters")
+    def enters(number: int) -> int:
+        return enter(number)
+
+    with open_store(f"sqlite:///{tmp_path}/tasks.db") as disk:
+        system = AgentSystem(CrashingStore(disk, Watched(wait_for_the_close)), grace=TIMEOUT)
+        with system:
+            settle(system)
+            armed.set()
+            spawner = threading.Thread(target=lambda: system.spawn(enters, 1, id="late"))
+            spawner.start()
+            assert making.wait(TIMEOUT)
+            began = time.monotonic()
+            closer = threading.Thread(target=system.close)
+            closer.start()
+            tree = system._tree
+            assert tree is not None
+            assert tree.worker.stopping.wait(TIMEOUT)
+            tree.recovery.actor_stopped.wait(TIMEOUT)  # it has looked for the last time
+            closing.set()
+            for thread in (spawner, closer):
+                thread.join(TIMEOUT)
+                assert not thread.is_alive()
+            assert time.monotonic() - began < TIMEOUT / 2, "nothing waits for a place that nobody has"
+        assert entered == []
+        with AgentSystem(disk) as another:
+            task = another.task("late")
+            assert task.result(TIMEOUT) == 1
+            assert kinds(task.events())[:4] == ["created", "activated", "passivated", "activated"]
+    assert entered == [1]
+
+
+def test_what_was_handed_to_a_recovery_that_dies_is_found_by_the_next(
+    monkeypatch: pytest.MonkeyPatch, disk: Store
+) -> None:
+    died = threading.Event()
+    start = Recovery._starts_new
+
+    def die(self: Recovery, new: object) -> bool:
+        if not died.is_set():
+            died.set()
+            raise RuntimeError("recovery dies")
+        return start(self, new)  # type: ignore[arg-type]
+
+    with AgentSystem(disk) as system:
+        settle(system)
+        monkeypatch.setattr(Recovery, "_starts_new", die)
+        assert system.spawn(quick, 8).result(TIMEOUT) == 8
+        assert died.is_set()
+
+
+def test_a_reserved_place_is_taken_up_or_given_back_once() -> None:
+    directory, way, other = Directory(1), threading.Event(), threading.Event()
+    assert directory.reserve("a", way)
+    assert not directory.reserve("b", other)
+    assert not directory.take_up("a", other)
+    assert directory.take_up("a", way)
+    assert not directory.take_up("a", way)
+    directory.give_back("a", way)
+    assert directory.free() == 0, "it was taken up"
+    directory = Directory(2)
+    assert directory.reserve("a", way)
+    assert directory.reserve("b", other)
+    directory.give_back("a", other)
+    assert directory.free() == 0
+    directory.give_back("a", way)
+    assert not directory.take_up("a", way)
+    assert directory.free() == 1
+    directory.forsake()
+    assert (directory.free(), directory.hosted()) == (2, {})

@@ -17,6 +17,8 @@ from tests import programs
 from tests.programs import WALKERS, walk
 
 SOME = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
+FEW = settings(SOME, max_examples=15)
+"""For a server: what differs from store to store is in the contract suite, and each run here takes half a second."""
 colours = st.sampled_from(sorted(WALKERS))
 
 
@@ -62,18 +64,24 @@ def ending(done: Run) -> tuple[Any, ...]:
     return done.status, strip(done.value), str(done.error and done.error.args[0])[:40]
 
 
-@SOME
-@given(program=programs.programs, plan=crash_plans(), colour=colours)
-def test_random_programs_through_random_crashes_keep_what_is_promised(
-    new_store: Any, program: list[Any], plan: list[int], colour: str
-) -> None:
-    whole = run(program, [], new_store(), colour)
-    crashed = run(program, plan, new_store(), colour)
-    crashes_change_nothing_but_the_number_of_attempts(whole, crashed)
-    what_the_agent_saw_live_is_what_a_replay_gives(crashed)
-    an_effect_that_can_be_asked_about_happens_once()
-    a_body_runs_again_only_for_a_recorded_failure_or_a_death_before_its_record(crashed)
-    no_body_of_a_dead_activation_is_still_at_work_in_the_next(crashed)
+@pytest.fixture
+def some(request: pytest.FixtureRequest) -> settings:
+    return FEW if request.node.callspec.params["new_store"] == "postgres" else SOME
+
+
+def test_random_programs_through_random_crashes_keep_what_is_promised(new_store: Any, some: settings) -> None:
+    @some
+    @given(program=programs.programs, plan=crash_plans(), colour=colours)
+    def promises_are_kept(program: list[Any], plan: list[int], colour: str) -> None:
+        whole = run(program, [], new_store(), colour)
+        crashed = run(program, plan, new_store(), colour)
+        crashes_change_nothing_but_the_number_of_attempts(whole, crashed)
+        what_the_agent_saw_live_is_what_a_replay_gives(crashed)
+        an_effect_that_can_be_asked_about_happens_once()
+        a_body_runs_again_only_for_a_recorded_failure_or_a_death_before_its_record(crashed)
+        no_body_of_a_dead_activation_is_still_at_work_in_the_next(crashed)
+
+    promises_are_kept()
 
 
 def crashes_change_nothing_but_the_number_of_attempts(whole: Run, crashed: Run) -> None:
@@ -111,13 +119,16 @@ def no_body_of_a_dead_activation_is_still_at_work_in_the_next(crashed: Run) -> N
         assert programs.ended[-1] == len(activations)
 
 
-@SOME
-@given(program=programs.programs, plan=crash_plans())
-def test_an_async_agent_does_the_same_as_a_sync_one(new_store: Any, program: list[Any], plan: list[int]) -> None:
-    blocking = run(program, [], new_store(), "sync")
-    awaiting = run(program, plan, new_store(), "async")
-    assert ending(awaiting) == ending(blocking)
-    assert outcomes(awaiting) == outcomes(blocking)
+def test_an_async_agent_does_the_same_as_a_sync_one(new_store: Any, some: settings) -> None:
+    @some
+    @given(program=programs.programs, plan=crash_plans())
+    def both_end_alike(program: list[Any], plan: list[int]) -> None:
+        blocking = run(program, [], new_store(), "sync")
+        awaiting = run(program, plan, new_store(), "async")
+        assert ending(awaiting) == ending(blocking)
+        assert outcomes(awaiting) == outcomes(blocking)
+
+    both_end_alike()
 
 
 EVERYTHING = [

@@ -25,7 +25,7 @@ from actors import (
     step,
     step_info,
 )
-from actors.testing import CrashPlan, FakeClock, SimulatedCrash, every_crash_point
+from actors.testing import CrashPlan, FakeClock, Run, SimulatedCrash, every_crash_point, run_through_crashes
 from domain.events import Activated, Passivated, StepFailed, StepStarted
 from stores import Store
 from stores.crash import CrashingStore
@@ -709,18 +709,29 @@ def all_kinds() -> list[Any]:
     return values
 
 
+@pytest.mark.parametrize("new_store", ["memory", "sqlite"], indirect=True)
 def test_wherever_the_process_dies_no_retry_is_lost_and_none_too_many(new_store: Any) -> None:
     whole, *runs = every_crash_point(all_kinds, new_store=new_store)
     assert whole.result == [1, 2, 3, ["ValueError: never"] * 3]
     assert whole.points.count("retry.wait") == 7, "three near ones, two far ones that are met again when they are due"
     assert len(runs) == len(whole.points) > 40
     for run in (whole, *runs):
-        run.check()
-        assert run.result == whole.result
-        assert abs(len(run.bodies) - 9) <= len(run.crashes)
-        failed = [event.name for event in run.events if isinstance(event, StepFailed)]
-        assert failed.count("retries: hopeless") == 3
-        check_waits(run.events)
+        check_all_kinds(run)
+
+
+@pytest.mark.parametrize("new_store", ["postgres"], indirect=True)
+def test_of_a_server_too_no_retry_is_lost_where_the_process_dies(new_store: Any) -> None:
+    for nth in range(1, 60, 5):
+        check_all_kinds(run_through_crashes(all_kinds, plan=[nth], store=new_store()))
+
+
+def check_all_kinds(run: Run) -> None:
+    run.check()
+    assert run.result == [1, 2, 3, ["ValueError: never"] * 3]
+    assert abs(len(run.bodies) - 9) <= len(run.crashes)
+    failed = [event.name for event in run.events if isinstance(event, StepFailed)]
+    assert failed.count("retries: hopeless") == 3
+    check_waits(run.events)
 
 
 def check_waits(events: list[Any]) -> None:

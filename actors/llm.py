@@ -32,6 +32,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +80,7 @@ from actors.options import Options, StepOptions
 from actors.pausing import receive_async
 from actors.ref import TaskRef
 from actors.system import AgentSystem
-from domain.errors import DefinitionError, FailTask, StepError, TaskNotEndedError
+from domain.errors import DefinitionError, FailTask, StepError, TaskEndedError, TaskNotEndedError
 from domain.fold import fold
 from domain.values import encode
 
@@ -195,17 +196,19 @@ def continue_conversation(system: AgentSystem, task_id: str, text: str, *, id: s
     Raises TaskNotEndedError for another that may still answer; ValueError for one that is no `llm_agent`'s;
     UnknownAgentError, UnknownTaskError, UnreadableTaskError, TaskConflictError, SignalConflictError.
     """
-    events = system.task(task_id).events()
+    ref: TaskRef[str] = system.task(task_id)
+    events = ref.events()
     task = fold(None, events)
     assert task is not None  # noqa: S101  else it was unknown
     made: AsyncAgent[[list[Message]], str] = find_agent(task.agent)  # type: ignore[assignment]
     if made.name not in _takes_follow_ups:
         raise ValueError(f"task {task_id} of agent {task.agent} is no llm_agent's: how it goes on is its own matter")
-    if task.ending is None and _takes_follow_ups[made.name]:
-        ref: TaskRef[str] = system.task(task_id)
-        ref.signal(FOLLOW_UP, text, signal_id=id)
-        return ref
-    if task.ending is None:
+    if _takes_follow_ups[made.name]:
+        with suppress(TaskEndedError):  # that may be news, too; but not where it has had this very word
+            ref.signal(FOLLOW_UP, text, signal_id=id)
+            return ref
+        events = ref.events()
+    elif task.ending is None:
         raise TaskNotEndedError(
             f"task {task_id} has not ended: it is {task.status}. Wait for its answer, or cancel it first",
             task_id=task_id,

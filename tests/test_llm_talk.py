@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import AgentSystem, Emitted, Reset, TaskCancelledError, TaskNotEndedError, agent, open_store
+from actors import AgentSystem, Emitted, Reset, TaskCancelledError, TaskNotEndedError, TaskRef, agent, open_store
 from actors.llm import (
     Message,
     Reply,
@@ -23,7 +23,7 @@ from actors.llm import (
 )
 from actors.llm_show import conversation_lines
 from actors.testing import every_crash_point
-from domain.events import ApprovalRequested, StepSucceeded
+from domain.events import ApprovalRequested, StepSucceeded, TaskEvent
 from domain.fold import fold
 from domain.task import AgentTask
 from stores import Store
@@ -272,6 +272,44 @@ def test_a_task_that_takes_follow_ups_waits_for_them_and_grows_by_them_alone(dis
         assert len(model.transcripts) == 3
         words = [word for word, _ in conversation_lines(fold_of(task), 0.0)]
         assert words == ["user", "model"] * 3 + ["in all"]
+
+
+def test_a_word_that_comes_when_the_task_has_just_ended_goes_to_the_one_after_it(
+    monkeypatch: pytest.MonkeyPatch, disk: Store
+) -> None:
+    helper, _ = chatting()
+    with AgentSystem(disk) as system:
+        task = system.spawn(helper, "One", id="t")
+        wait_for(lambda: answered(task, 1))
+        read = TaskRef.events
+
+        def end_then(self: TaskRef[Any], *, after: int = 0) -> list[TaskEvent]:
+            events = read(self, after=after)
+            if task.cancel("enough").accepted:
+                with pytest.raises(TaskCancelledError):
+                    task.result(PATIENCE)
+            return events
+
+        monkeypatch.setattr(TaskRef, "events", end_then)
+        later = continue_conversation(system, "t", "Two", id="t2")
+        monkeypatch.undo()
+        wait_for(lambda: answered(later, 2))
+        assert later.id == "t2"
+        assert [one.text for one in conversation(later.events())] == ["One", "Answer 1.", "Two", "Answer 2."]
+
+
+def test_a_word_that_a_task_has_had_is_not_said_again_after_its_end(disk: Store) -> None:
+    helper, model = chatting()
+    with AgentSystem(disk) as system:
+        task = system.spawn(helper, "One", id="t")
+        wait_for(lambda: answered(task, 1))
+        continue_conversation(system, "t", "Two", id="s2")
+        wait_for(lambda: answered(task, 2))
+        task.cancel("enough")
+        with pytest.raises(TaskCancelledError):
+            task.result(PATIENCE)
+        assert continue_conversation(system, "t", "Two", id="s2").id == "t"
+        assert len(model.transcripts) == 2
 
 
 def test_what_was_said_to_a_task_that_was_called_off_is_not_lost(disk: Store) -> None:

@@ -14,6 +14,7 @@ from actors import (
     Ledger,
     ResolveError,
     Spent,
+    UnreadableTaskError,
     agent,
     gather,
     open_store,
@@ -23,6 +24,7 @@ from actors.testing import every_crash_point
 from domain.events import Held, Released, StepStarted
 from stores import Store
 from tests.lives import die, held, kinds, live, log
+from tests.test_deleting import unreadable
 
 
 @pytest.fixture
@@ -110,6 +112,17 @@ def test_a_grant_is_refused_where_nothing_is_spent(disk: Store) -> None:
     held(disk, flow)
     with pytest.raises(ResolveError, match=r"held \(in doubt\): there is nothing to grant"):
         release(disk, grant={"units": 5})
+
+
+def test_a_grant_for_a_log_that_cannot_be_read_is_refused_and_nothing_goes_on(disk: Store) -> None:
+    flow, _ = spender(5, 3)
+    held(disk, flow)
+    unreadable(disk, "t", 3)
+    with pytest.raises(UnreadableTaskError, match="version 3 of its log cannot be read"):
+        release(disk, grant={"units": 5})
+    row = disk.recorder.select_entry("t")
+    assert row is not None
+    assert (row.status, row.hold) == ("held", "unreadable")
 
 
 def test_an_attempt_in_doubt_counts_at_its_reservation(disk: Store) -> None:

@@ -163,6 +163,10 @@ class Directory:
         """Count the places that are lent: by tasks that have one."""
         return len(self._lent.keys() & self._actors.keys())
 
+    def hosts(self, task_id: str) -> bool:
+        """Tell whether a task has a place."""
+        return task_id in self._actors
+
     def hosted(self) -> dict[str, TaskActor | None]:
         """List the tasks that have a place, and their actors; None for one that is just starting."""
         with self._changed:

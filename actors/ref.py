@@ -42,16 +42,24 @@ class Home(Reach, Protocol):
         """Tell whether a held task is still to be looked at again here."""
         ...
 
+    def hosts(self, task_id: str) -> bool:
+        """Tell whether a task has a place here, and so will be hinted at when it has ended."""
+        ...
+
     def will_look_at(self, row: IndexRow) -> bool:
         """Tell whether a hold is news here, and still to be looked at."""
         ...
 
 
 class TaskRef(Reached, Generic[R]):
-    """A task, by its id: the same from every process. Holds nothing but the id."""
+    """A task, by its id: the same from every process.
 
-    def __init__(self, system: Home, id: str) -> None:
+    Holds nothing but the id; one that `spawn` gives has the task's birth too, lest a wait ask for it.
+    """
+
+    def __init__(self, system: Home, id: str, birth: str = "") -> None:
         self._system: Home = system
+        self._birth = birth
         self.id = id
 
     def __repr__(self) -> str:
@@ -223,6 +231,7 @@ class _Wait:
         self._until = None if timeout is None else time.monotonic() + timeout
         self._pause = FIRST_POLL
         self._birth = ""
+        self._trusts_hints = bool(task._birth)
         self._away_since: float | None = None
 
     def look(self) -> float | None:
@@ -231,10 +240,14 @@ class _Wait:
         How it has ended `ending` says, or `row`.
         """
         task = self._task
-        if self._birth and (ending := task._log.ending_seen(task.id, self._birth)) is not None:
+        birth = self._birth or task._birth
+        if birth and (ending := task._log.ending_seen(task.id, birth)) is not None:
             self.ending = ending
             return None
         try:
+            if self._trusts_hints and task._system.hosts(task.id):
+                self._trusts_hints = False  # once: the hint of who lets go of it wakes this, or the next look finds it
+                return FIRST_POLL if self._timeout is None else min(FIRST_POLL, max(0.0, self._timeout))
             again = task._system.may_go_on(task.id)
             self.row = row = self._found(task._row())
             if row.status in ENDED or (row.status == "held" and not again and self._stays(row)):

@@ -122,7 +122,7 @@ class Spawner(ABC):
             deadline=until,
         )
         task = home.begin(task_id, lambda claim: make(claim=claim))
-        return TaskRef(home, task.id)
+        return TaskRef(home, task.id, task.birth)
 
     @overload
     async def spawn_async(

@@ -285,6 +285,10 @@ class AgentSystem(Spawner, Keeper):
         """Tell whether a held task is still to be looked at again by this worker."""
         return self._tree is not None and self._tree.recovery.may_go_on(task_id)
 
+    def hosts(self, task_id: str) -> bool:
+        """Tell whether a task has a place here, and so will be hinted at when it has ended."""
+        return self._tree is not None and self._tree.directory.hosts(task_id)
+
     def will_look_at(self, row: IndexRow) -> bool:
         """Tell whether a hold is news to this worker, and still to be looked at."""
         return self._tree is not None and self._tree.recovery.will_look_at(row)

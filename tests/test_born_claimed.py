@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -237,3 +238,78 @@ def test_a_reserved_place_is_taken_up_or_given_back_once() -> None:
     assert directory.free() == 1
     directory.forsake()
     assert (directory.free(), directory.hosted()) == (2, {})
+
+
+# ------------------------------------------------------------------ who waits
+
+
+def test_who_waits_here_for_the_end_of_what_was_spawned_here_asks_the_store_nothing(
+    monkeypatch: pytest.MonkeyPatch, disk: Store
+) -> None:
+    asked, gate, me = list[str](), threading.Event(), threading.get_ident()
+
+    @agent(name="born: gives its argument")
+    def gives(value: list[int]) -> list[int]:
+        gate.wait(TIMEOUT)
+        return value
+
+    for name in ("select_entry", "select_events"):
+        look = getattr(disk.recorder, name)
+
+        def watched(*args: object, _look: Callable[..., object] = look, _name: str = name, **more: object) -> object:
+            if threading.get_ident() == me:
+                asked.append(_name)
+            return _look(*args, **more)
+
+        monkeypatch.setattr(disk.recorder, name, watched)
+    monkeypatch.setattr("actors.ref.FIRST_POLL", TIMEOUT)
+    with AgentSystem(disk) as system:
+        settle(system)
+        task = system.spawn(gives, [1])
+        timer = threading.Timer(0.05, gate.set)
+        timer.start()
+        value = task.result(TIMEOUT)
+        assert (value, asked) == ([1], [])
+        value.append(2)
+        assert task.result(TIMEOUT) == [1], "a fresh copy"
+        assert set(asked) == {"select_entry", "select_events"}, "nobody has kept the ending"
+
+
+def test_a_result_that_is_there_is_given_at_once_whether_its_place_is_free_by_now_or_not(disk: Store) -> None:
+    with AgentSystem(disk) as system:
+        for number in range(100):
+            task = system.spawn(quick, number)
+            while task.status() != "completed":
+                time.sleep(0)
+            assert task.result(timeout=0) == number
+        gate = threading.Event()
+
+        @agent(name="born: waits for a gate")
+        def waits() -> None:
+            gate.wait(TIMEOUT)
+
+        task = system.spawn(waits)
+        with pytest.raises(TimeoutError, match="it is running"):
+            task.result(timeout=0.1)
+        gate.set()
+        task.result(TIMEOUT)
+
+
+def test_the_result_is_that_of_the_life_that_was_spawned(disk: Store) -> None:
+    gate = threading.Event()
+
+    @agent(name="born: two lives")
+    def lives(number: int) -> int:
+        gate.wait(TIMEOUT)
+        return number
+
+    with AgentSystem(disk) as system:
+        settle(system)
+        first = system.spawn(lives, 1, id="same")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(first.result, TIMEOUT)
+            gate.set()
+            assert waiting.result(TIMEOUT) == 1
+        first.delete()
+        assert system.spawn(lives, 2, id="same").result(TIMEOUT) == 2
+        assert first.result(TIMEOUT) == 2, "a reference is to an id"

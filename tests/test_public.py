@@ -75,7 +75,19 @@ def test_every_error_that_a_caller_may_catch_is_exported() -> None:
 
 # ------------------------------------------------------------------ two colours
 
-NO_TWIN = {"entity", "group", "know", "begin", "task", "tree", "wake", "wait_for_look", "may_go_on", "will_look_at"}
+NO_TWIN = {
+    "entity",
+    "group",
+    "know",
+    "begin",
+    "task",
+    "tree",
+    "wake",
+    "wait_for_look",
+    "may_go_on",
+    "hosts",
+    "will_look_at",
+}
 """Methods of a system that never wait for the store; what a task's `follow` gives has two colours itself."""
 
 

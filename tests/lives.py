@@ -26,10 +26,17 @@ def live(disk: Store, agent: Any, *args: Any, **options: Any) -> Any:
 
 
 def die(disk: Store, agent: Any, *args: Any, at: str = "body.after", nth: int = 1) -> None:
-    """Run the task `t` until its process dies at the nth point of that name."""
+    """Run the task `t` until its process dies at the nth point of that name; it is made first, and claimed then."""
+
+    def run() -> None:
+        with AgentSystem(life, run=False) as client:
+            client.spawn(agent, *args, id="t")
+        with AgentSystem(life) as system:
+            system.task("t").result(PATIENCE)
+
     life = CrashingStore(disk, CrashPlan(nth, at))
-    with pytest.raises(SimulatedCrash), AgentSystem(life) as system:
-        system.spawn(agent, *args, id="t").result(PATIENCE)
+    with pytest.raises(SimulatedCrash):
+        run()
     life.close()
 
 

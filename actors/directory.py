@@ -98,12 +98,14 @@ class Directory:
             del self._reserved[task_id]
             return True
 
-    def give_back(self, task_id: str, way: threading.Event) -> None:
-        """Give a place back that was reserved, unless it was taken up."""
+    def give_back(self, task_id: str, way: threading.Event) -> bool:
+        """Give a place back that was reserved, unless it was taken up; tells whether it was."""
         with self._changed:
-            if self._reserved.get(task_id) is way:
-                del self._reserved[task_id], self._actors[task_id], self._ways[task_id]
-                self._changed.notify_all()
+            if self._reserved.get(task_id) is not way:
+                return False
+            del self._reserved[task_id], self._actors[task_id], self._ways[task_id]
+            self._changed.notify_all()
+            return True
 
     def forsake(self) -> None:
         """Give back all places that were reserved: who was to start their actors may have died. A look finds them."""

@@ -25,7 +25,7 @@ from actors.second_looks import SecondLooks
 from actors.shares import LEFT_FOR, Shares
 from actors.supervised import SupervisedActor
 from actors.task_actor import TaskActor
-from actors.task_log import CLAIMED, Claim, index_row
+from actors.task_log import Claim, index_row
 from actors.worker import Worker
 from domain.errors import PerdureError
 from domain.retry import is_suspect
@@ -138,23 +138,22 @@ class Recovery(SupervisedActor):
 
         Where there is a place for it, and nobody in line, it is claimed in the very append that makes it.
         """
-        worker, way = self._worker, threading.Event()
-        reserved = self._takes_new() and self._directory.reserve(task_id, way)
+        worker, way, handed = self._worker, threading.Event(), False
         try:
+            reserved = self._takes_new() and self._directory.reserve(task_id, way)
             task = make(worker.claim if reserved else None)
-            if task.version == 1:
-                worker.wake.hand(NewTask(task))
-            elif reserved and task.worker == worker.id and task.version == CLAIMED:
+            if reserved and task.worker == worker.id:
                 worker.wake.hand(NewTask(task, way))
-                reserved = False
+                handed = True
                 if worker.stopping.is_set():  # recovery may have looked for the last time
                     self._takes_up(task, way)
-            elif not reserved:
+        finally:  # also where an interrupt has come in between
+            if not handed and self._directory.give_back(task_id, way) and self.is_crowded:
                 worker.wake.set()
-        finally:
-            if reserved:
-                self._directory.give_back(task_id, way)
-                self._worker.wake.set()
+        if not handed and task.version == 1:
+            worker.wake.hand(NewTask(task))
+        elif not handed:
+            worker.wake.set()
         return task
 
     def _round(self) -> int | None:

@@ -40,8 +40,6 @@ and whose parent has not been told of it for certain."""
 
 Claim: TypeAlias = Callable[[AgentTask, float], list[TaskEvent]]
 """Decides that a task is a worker's, now."""
-CLAIMED = 2
-"""The version of a task that was claimed in the append that has made it."""
 
 
 class Settable(Protocol):

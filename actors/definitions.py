@@ -11,7 +11,7 @@ from types import CodeType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, get_type_hints, overload
 from weakref import WeakValueDictionary
 
-from actors.naming import checked_label, checked_names, code_of, format_label, plain_positional, refuse_method
+from actors.naming import checked_label, checked_names, code_of, format_label, home_of, plain_positional, refuse_method
 from actors.options import Options, StepOptions
 from domain.errors import DefinitionError, OutsideTaskError, UnknownAgentError
 from domain.types import learn
@@ -192,12 +192,8 @@ class AnyAgent:
         self.fn = fn
         self.name = names[0]
         self.names = names
-        code = code_of(fn)
-        self.file = os.path.realpath(code.co_filename)
-        """The file of its function."""
-        home, line = made_at or (self.file, code.co_firstlineno)
-        self.home = os.path.realpath(home)
-        """The file that has it under this name."""
+        self.file = os.path.realpath(code_of(fn).co_filename)
+        self.home, line = home_of(fn, made_at)
         self.where = f"{self.home}:{line}"
         if on_failure not in ("fail", "hold"):
             raise DefinitionError(f"agent {self.name}: on_failure is 'fail' or 'hold', not {on_failure!r}")
@@ -387,7 +383,7 @@ def known_agents() -> frozenset[str]:
 def _register(agent: AnyAgent) -> None:
     for name in agent.names:
         other = _agents.get(name)
-        if other is not None and other.home != agent.home:
+        if other is not None and (other.home, other.file) != (agent.home, agent.file):
             raise DefinitionError(
                 f"two agents are named {name!r}: {other.where} and {agent.where}. The log knows an agent by its name:"
                 " give one of them another with @agent(name=…)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import string
 from collections.abc import Callable, Mapping
 from types import CodeType
@@ -49,6 +50,15 @@ def code_of(fn: Callable[..., Any]) -> CodeType:
     inner = inspect.unwrap(fn)
     code: CodeType = getattr(inner, "__code__", None) or fn.__code__
     return code
+
+
+def home_of(fn: Callable[..., Any], made_at: object) -> tuple[str, int]:
+    """Give the file and line where an agent was made: those of its function, or `made_at`. Raises DefinitionError."""
+    code = code_of(fn)
+    match (code.co_filename, code.co_firstlineno) if made_at is None else made_at:
+        case (str(file), int(line)):
+            return os.path.realpath(file), line
+    raise DefinitionError(f"@agent: made_at is a file and a line, such as ('agents.py', 12), not {made_at!r}")
 
 
 def plain_positional(signature: inspect.Signature) -> tuple[str, ...] | None:

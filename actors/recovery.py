@@ -133,27 +133,47 @@ class Recovery(SupervisedActor):
             self._launch(task.id, way, task)
         return taken_up
 
-    def begin(self, task_id: str, make: Callable[[Claim | None], AgentTask]) -> AgentTask:
-        """Have a task made, and begin with it; any thread may call.
+    def begin(self, task_id: str, birth: str, make: Callable[[Claim | None], AgentTask], *, claims: bool) -> AgentTask:
+        """Have a task made, under this birth, and begin with it; any thread may call.
 
-        Where there is a place for it, and nobody in line, it is claimed in the very append that makes it.
+        Where there is a place for it, and nobody in line, it is claimed in the very append that makes it, if it
+        `claims`. Where an error or an interrupt comes between, its place is given back, and a look at the store finds
+        it: unbegun.
+        """
+        task = self._born_claimed(task_id, birth, make) if claims else None
+        if task is not None:
+            return task
+        task = make(None)
+        if (task.birth, task.version) == (birth, 1):
+            self._worker.wake.hand(NewTask(task))
+        else:
+            self._worker.wake.set()
+        return task
+
+    def _born_claimed(self, task_id: str, birth: str, make: Callable[[Claim | None], AgentTask]) -> AgentTask | None:
+        """Have a task made and claimed, and hand it over; None without a place, or where the store is away.
+
+        Who waits for a store keeps no place meanwhile.
         """
         worker, way, handed = self._worker, threading.Event(), False
         try:
-            reserved = self._takes_new() and self._directory.reserve(task_id, way)
-            task = make(worker.claim if reserved else None)
-            if reserved and task.worker == worker.id:
-                worker.wake.hand(NewTask(task, way))
-                handed = True
-                if worker.stopping.is_set():  # recovery may have looked for the last time
-                    self._takes_up(task, way)
-        finally:  # also where an interrupt has come in between
+            if not self._takes_new() or not self._directory.reserve(task_id, way):
+                return None
+            worker.unbegun.add((task_id, birth))
+            task = make(worker.claim)
+            if task.birth != birth:  # it was there
+                worker.unbegun.discard((task_id, birth))
+                worker.wake.set()
+                return task
+            worker.wake.hand(NewTask(task, way))
+            handed = True
+            if worker.stopping.is_set() and not worker.over.is_set():  # recovery may have looked for the last time
+                self._takes_up(task, way)
+        except StoreUnavailableError:
+            return None
+        finally:
             if not handed and self._directory.give_back(task_id, way) and self.is_crowded:
                 worker.wake.set()
-        if not handed and task.version == 1:
-            worker.wake.hand(NewTask(task))
-        elif not handed:
-            worker.wake.set()
         return task
 
     def _round(self) -> int | None:
@@ -180,8 +200,8 @@ class Recovery(SupervisedActor):
         """Start what is due, the oldest first, while there is a place; returns how many actors were started."""
         started = 0
         self._shares.begin()
-        self.is_crowded = self._directory.free() <= 0
-        if self.is_crowded:
+        if self._directory.free() <= 0:
+            self.is_crowded = True
             return started
         passed_over, live = {*hosted, *self._directory.resting()}, self._log.store.workers.live()
         for row in self._due(live):
@@ -193,7 +213,8 @@ class Recovery(SupervisedActor):
                 started += 1
             elif not self._is_suspect(row) or self._directory.is_quiet():
                 self.is_crowded = True
-                break
+                return started
+        self.is_crowded = False
         return started
 
     def _due(self, live: Collection[str]) -> Iterator[IndexRow]:

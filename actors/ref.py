@@ -15,9 +15,10 @@ from actors.feed import Feed
 from actors.notice import Also, Notice
 from actors.patience import CLIENT_PATIENCE
 from actors.remote import Reach, Reached
+from actors.task_log import EndBell
 from actors.view import TaskView, describe
 from actors.watching import Watch, Watching
-from domain.errors import TaskCancelledError, TaskFailedError, TaskHeldError, UnknownTaskError
+from domain.errors import TaskCancelledError, TaskFailedError, TaskHeldError, UnknownTaskError, UnreadableTaskError
 from domain.events import Cancelled, Completed, Ending, Failed, TaskEvent
 from domain.faults import Fault
 from domain.state import ENDED, UNREADABLE, Status
@@ -79,11 +80,11 @@ class TaskRef(Reached, Generic[R]):
         refuse_inside_agent("result()", "call it in a step")
         refuse_on_any_loop("result()", "await the task, or result_async(timeout)")
         with lend_place():
-            wait = _Wait(self, timeout)
-            with self._log.watch(self.id, threading.Event()) as changed:
+            wait = _Wait(self, timeout, bell := _Bell())
+            with self._log.watch(self.id, bell):
                 while (pause := wait.look()) is not None:
-                    changed.wait(pause)
-                    changed.clear()
+                    bell.wait(pause)
+                    bell.clear()
             return self._outcome(wait)
 
     async def result_async(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  as `result`
@@ -92,7 +93,7 @@ class TaskRef(Reached, Generic[R]):
 
         refuse_inside_agent("result_async()", "call it in a step")
         with lend_place():
-            wait, bell = _Wait(self, timeout), LoopBell(asyncio.Event(), asyncio.get_running_loop())
+            wait = _Wait(self, timeout, bell := _LoopBell(asyncio.Event(), asyncio.get_running_loop()))
             with self._log.watch(self.id, bell):
                 while (pause := await self._call(wait.look)) is not None:
                     with contextlib.suppress(TimeoutError):
@@ -195,13 +196,24 @@ class TaskRef(Reached, Generic[R]):
             raise ValueError(f"a cursor is a whole number from 0, as an update has it, not {after!r}")
         return Feed(self._system, self.id, after)
 
+    def _last(self, row: IndexRow) -> Ending:
+        """Read the last event of a task that has ended. Raises UnknownTaskError where it was deleted meanwhile."""
+        try:
+            events = list(self._log.events.get(self.id, desc=True, limit=1, birth=row.birth))
+        except UnreadableTaskError:
+            if self._row().birth == row.birth:
+                raise
+            events = []
+        if not events or not isinstance(events[0], Completed | Failed | Cancelled):
+            raise UnknownTaskError(f"task {self.id} was deleted meanwhile", task_id=self.id)
+        return events[0]
+
     def _outcome(self, wait: _Wait) -> R:
         row, ending = wait.row, wait.ending
         if ending is None and row.status == "held":
             why = row.note if row.hold == UNREADABLE else self.describe().why
             raise TaskHeldError(f"task {self.id} is held: {why}", task_id=self.id, reason=row.hold or "held")
-        if ending is None:
-            (ending,) = self._log.events.get(self.id, desc=True, limit=1, birth=row.birth)  # type: ignore[assignment]
+        ending = ending or self._last(row)
         if isinstance(ending, Completed):
             return decode(ending.value)  # type: ignore[return-value]
         if isinstance(ending, Cancelled):
@@ -220,11 +232,20 @@ def _cancelled(task_id: str, ending: Cancelled) -> TaskCancelledError:
     return TaskCancelledError(message, task_id=task_id, **facts)
 
 
+class _Bell(EndBell, threading.Event):
+    """What a wait on a thread hears."""
+
+
+class _LoopBell(EndBell, LoopBell):
+    """What a wait on an event loop hears."""
+
+
 class _Wait:
     """One wait for a task to end or to be held, look by look."""
 
-    def __init__(self, task: TaskRef[Any], timeout: float | None) -> None:
+    def __init__(self, task: TaskRef[Any], timeout: float | None, bell: EndBell) -> None:
         self.row: Any = None
+        self._bell = bell
         self.ending: Ending | None = None
         self._task = task
         self._timeout = timeout
@@ -240,9 +261,8 @@ class _Wait:
         How it has ended `ending` says, or `row`.
         """
         task = self._task
-        birth = self._birth or task._birth
-        if birth and (ending := task._log.ending_seen(task.id, birth)) is not None:
-            self.ending = ending
+        self.ending = self._bell.has_heard(self._birth or task._birth)
+        if self.ending is not None:
             return None
         try:
             if self._trusts_hints and task._system.hosts(task.id):

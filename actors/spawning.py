@@ -33,7 +33,7 @@ class SpawningHome(Home, Protocol):
         """Take note of an agent, so that its tasks are run here."""
         ...
 
-    def begin(self, task_id: str, make: Callable[[Claim | None], AgentTask]) -> AgentTask:
+    def begin(self, task_id: str, birth: str, make: Callable[[Claim | None], AgentTask], *, claims: bool) -> AgentTask:
         """Have a task made, and begin with it, where this is a worker."""
         ...
 
@@ -114,14 +114,17 @@ class Spawner(ABC):
         home.know(definition)
         group = self._group_of(task_id)
         until = until_of(deadline, home.runtime.clock)
+        birth = secrets.token_hex(8)
         make = functools.partial(
             log.create,
             *(task_id, definition.name, arguments, labels),
             aliases=definition.names[1:],
             group=group,
             deadline=until,
+            birth=birth,
         )
-        task = home.begin(task_id, lambda claim: make(claim=claim))
+        # With a deadline, which may have passed, it is claimed by a look at the clock.
+        task = home.begin(task_id, birth, lambda claim: make(claim=claim), claims=until is None)
         return TaskRef(home, task.id, task.birth)
 
     @overload

@@ -304,9 +304,9 @@ class AgentSystem(Spawner, Keeper):
         if self._tree is not None:
             self._tree.recovery.has_looked.wait(timeout)
 
-    def begin(self, task_id: str, make: Callable[[Claim | None], AgentTask]) -> AgentTask:
+    def begin(self, task_id: str, birth: str, make: Callable[[Claim | None], AgentTask], *, claims: bool) -> AgentTask:
         """Have a task made, and begin with it, where this is a worker."""
-        return make(None) if self._tree is None else self._tree.recovery.begin(task_id, make)
+        return make(None) if self._tree is None else self._tree.recovery.begin(task_id, birth, make, claims=claims)
 
     def _find(self, name: str) -> AnyAgent:
         return self._agents.get(name) or find_agent(name)

@@ -110,8 +110,8 @@ class TaskActor(EventSourcedActor):
         except UnknownTaskError as error:
             raise UnreadableTaskError(f"{error}, but an index row of it", task_id=self.name, version=1) from None
         agent = self.worker.find(self.task.agent)
-        if self.fresh is not None and self.fresh.activation:
-            self.claimed = True  # in the append that has made it
+        if self.worker.begins(self.task):
+            self.claimed = True
             return agent
         release = self._fits_again(agent)
         claimed = self.rehydrated.append(lambda task, now: self._claim(task, now, release=release))

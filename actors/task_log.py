@@ -42,6 +42,16 @@ Claim: TypeAlias = Callable[[AgentTask, float], list[TaskEvent]]
 """Decides that a task is a worker's, now."""
 
 
+class EndBell:
+    """What hears of the end of a task for which it is rung: the task's birth, and its last event."""
+
+    heard: tuple[str, Ending] | None = None
+
+    def has_heard(self, birth: str) -> Ending | None:
+        """Give the last event of this life of the task, if it was heard of."""
+        return self.heard[1] if self.heard is not None and self.heard[0] == birth else None
+
+
 class Settable(Protocol):
     """An event that can be set, from any thread."""
 
@@ -69,7 +79,6 @@ class TaskLog(Application[str]):
         self.now = now
         self.patience = patience or Patience()
         self._watchers: dict[str, set[Any]] = {}
-        self._endings: dict[str, tuple[str, Ending]] = {}
         self._watching = threading.Lock()
         self._deafen: Callable[[], None] | None = None
         self._chance = random.Random(secrets.token_bytes(32))
@@ -138,21 +147,24 @@ class TaskLog(Application[str]):
         aliases: Collection[str] = (),
         group: str = "",
         deadline: float | None = None,
+        birth: str = "",
         claim: Claim | None = None,
     ) -> AgentTask:
         """Make a task, or give the one that has this id with the same agent and input, ended or not.
 
         `aliases` are the names that the agent had before, `group` is the group to which it belongs, if any,
         `deadline` when it is called off, in Unix seconds.
-        `claim` claims it in the same append; with a deadline it is not asked: that may have passed.
+        `birth` is that of the task, if it is made; by default a random one. `claim` claims it in the same append, and
+        that is tried once: StoreUnavailableError then, and one asks again without it.
         When it returns, the task is in the store. Raises TaskConflictError where the id is in use otherwise; nothing
         is changed then.
         """
         options: dict[str, Any] = {"group": group} if group else {}
         options |= {"deadline": deadline} if deadline is not None else {}
-        created = Created(task_id, 1, self.now(), secrets.token_hex(8), agent, arguments, parent, tags, options)
+        birth = birth or secrets.token_hex(8)
+        created = Created(task_id, 1, self.now(), birth, agent, arguments, parent, tags, options)
         task, events = _begun(created), list[TaskEvent]([created])
-        if claim is not None and deadline is None:
+        if claim is not None:
             events += claim(task, created.timestamp)
             fold(task, events[1:])
         token = self.token()
@@ -170,6 +182,8 @@ class TaskLog(Application[str]):
                     version=1,
                 ) from None
             except StoreUnavailableError as error:
+                if claim is not None:
+                    raise
                 away(error)
             else:
                 return task
@@ -293,7 +307,6 @@ class TaskLog(Application[str]):
                 events.discard(event)
                 if not events:
                     del self._watchers[task_id]
-                    self._endings.pop(task_id, None)
 
     def listen(self, wake: Callable[[str], object] = str) -> None:
         """Have hints come from other processes too, where the store tells of them; `wake` is called with each id.
@@ -321,20 +334,13 @@ class TaskLog(Application[str]):
     def hint(self, task_id: str, task: AgentTask | None = None) -> None:
         """Wake who watches a task here; a hint only, the log is what counts. `task`: what the log has, if it is known.
 
-        Who watches an end finds it here, and need not ask the store.
+        An EndBell hears of the task's end by it, and need not ask the store.
         """
         with self._watching:
-            events = self._watchers.get(task_id, ())
-            if events and task is not None and task.ending is not None:
-                self._endings[task_id] = task.birth, task.ending
-            for event in events:
+            for event in self._watchers.get(task_id, ()):
+                if task is not None and task.ending is not None and isinstance(event, EndBell):
+                    event.heard = task.birth, task.ending
                 event.set()
-
-    def ending_seen(self, task_id: str, birth: str) -> Ending | None:
-        """Give the last event of this life of a task, where it came here while somebody was watching, as now."""
-        with self._watching:
-            of, ending = self._endings.get(task_id, ("", None))
-            return ending if of == birth else None
 
 
 def _begun(created: Created) -> AgentTask:

@@ -32,6 +32,7 @@ class Worker:
     `held_here` are the tasks, by id and birth, with the version at which this worker has held them for its code.
     `too_early` are those whose time the index row has, but which wait by another clock: with the version that was seen
     and the monotonic time before which it is of no use to look again.
+    `unbegun` are those that were claimed in the very append that made them, and with which nobody has begun.
     `wake` makes recovery look at once, or hands it a new task; `stopping` says that no new body starts, `over` that
     nothing is written.
     """
@@ -49,6 +50,7 @@ class Worker:
     siblings: Siblings | None = None
     held_here: dict[tuple[str, str], int] = field(default_factory=dict)
     too_early: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    unbegun: set[tuple[str, str]] = field(default_factory=set)
     wake: Bell = field(default_factory=Bell)
     stopping: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
@@ -62,6 +64,16 @@ class Worker:
         """Decide that a task is this worker's; see `AgentTask.activate`."""
         token = secrets.token_hex(4)
         return task.activate(now, worker=self.id, token=token, limit=self.strikes, release=release)
+
+    def begins(self, task: AgentTask) -> bool:
+        """Tell whether a task is this worker's since it was made, and nobody has begun with it: True once for each."""
+        if task.worker != self.id or task.activation != 1 or task.held is not None:
+            return False
+        try:
+            self.unbegun.remove((task.id, task.birth))
+        except KeyError:
+            return False
+        return True
 
     def owns_or_may_take(self, owner: str | None) -> bool:
         """Tell whether a task of that owner may be claimed: nobody's, our own, or that of a dead or frozen worker."""

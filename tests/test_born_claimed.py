@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from actors import AgentSystem, agent, step
+from actors import AgentSystem, TaskRef, UnknownTaskError, agent, step
 from actors.directory import Directory
 from actors.recovery import Recovery
 from domain.events import TaskEvent
 from stores import Store, StoreUnavailableError, open_store
-from stores.crash import CrashingStore, CrashPlan, SimulatedCrash
+from stores.crash import CrashingStore, CrashPlan, FaultPlan, SimulatedCrash
+from tests.lives import wait_for
 
 TIMEOUT = 20.0
 
@@ -219,6 +220,132 @@ def test_what_was_handed_to_a_recovery_that_dies_is_found_by_the_next(
         assert died.is_set()
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug")], ids=repr)
+@pytest.mark.parametrize("point", ["append.before", "append.inside", "append.after"])
+def test_an_error_around_that_append_costs_nothing_and_what_is_in_the_log_is_begun_with_once(
+    disk: Store, point: str, error: BaseException
+) -> None:
+    plan = FaultPlan(0, point, error)
+    with AgentSystem(CrashingStore(disk, plan), max_active=1, strikes=1) as system:
+        settle(system)
+        plan.times = 1
+        with pytest.raises(type(error)):
+            system.spawn(looks, 1, id="one")
+        task = system.spawn(looks, 1, id="one")
+        assert task.result(TIMEOUT) == 1
+        assert kinds(task.events()).count("activated") == 1
+        settle(system)
+
+
+def test_who_waits_for_a_store_keeps_no_place_and_no_close_waiting(disk: Store) -> None:
+    plan = FaultPlan(0, "append.before", lambda: StoreUnavailableError("memory: gone", url="memory:", reason="gone"))
+    with AgentSystem(CrashingStore(disk, plan), max_active=1, grace=TIMEOUT) as system:
+        settle(system)
+        plan.times = 1_000_000
+        ended = list[BaseException]()
+
+        def spawn() -> None:
+            try:
+                system.spawn(quick, 1)
+            except BaseException as error:
+                ended.append(error)
+
+        spawner = threading.Thread(target=spawn, daemon=True)
+        spawner.start()
+        wait_for(lambda: plan.failed > 1)
+        settle(system)
+        began = time.monotonic()
+        system.close()
+        assert time.monotonic() - began < TIMEOUT / 4
+        plan.times = 0
+        spawner.join(TIMEOUT)
+
+
+def test_a_system_that_is_closed_runs_nothing_that_was_made_too_late(disk: Store) -> None:
+    entered, go = list[int](), threading.Event()
+
+    @agent(name="born: too late")
+    def late(number: int) -> int:
+        entered.append(number)
+        return number
+
+    making = threading.Event()
+
+    def wait() -> None:
+        if armed:
+            making.set()
+            assert go.wait(TIMEOUT)
+
+    armed = list[int]()
+    system = AgentSystem(CrashingStore(disk, Watched(wait)), grace=0)
+    with system:
+        settle(system)
+        armed.append(1)
+        spawner = threading.Thread(target=lambda: system.spawn(late, 1, id="late"))
+        spawner.start()
+        assert making.wait(TIMEOUT)
+        system.close()
+        go.set()
+        spawner.join(TIMEOUT)
+    assert entered == []
+    with AgentSystem(disk) as another:
+        assert another.task("late").result(TIMEOUT) == 1
+    assert entered == [1]
+
+
+def test_however_often_recovery_dies_no_new_task_is_begun_with_twice(
+    monkeypatch: pytest.MonkeyPatch, disk: Store
+) -> None:
+    deaths, over = list[int](), threading.Event()
+    start = Recovery._starts_new
+
+    def die_at_times(self: Recovery, new: object) -> bool:
+        deaths.append(1)
+        if len(deaths) % 10 == 0:
+            raise RuntimeError("recovery dies")
+        return start(self, new)  # type: ignore[arg-type]
+
+    with AgentSystem(disk, strikes=1, max_active=4) as system:
+        settle(system)
+        monkeypatch.setattr(Recovery, "_starts_new", die_at_times)
+        tasks = list[TaskRef[int]]()
+
+        def spawn() -> None:
+            for number in range(25):
+                tasks.append(system.spawn(quick, number))
+                over.wait(0.002)
+
+        spawners = [threading.Thread(target=spawn) for _ in range(4)]
+        for spawner in spawners:
+            spawner.start()
+        for spawner in spawners:
+            spawner.join(TIMEOUT)
+        for task in tasks:
+            task.result(TIMEOUT)
+            assert kinds(task.events()) == ["created", "activated", "completed"]
+        assert len(tasks) == 100
+        assert len(deaths) >= 10
+
+
+def test_to_spawn_what_is_there_again_starts_nothing(monkeypatch: pytest.MonkeyPatch, disk: Store) -> None:
+    with AgentSystem(disk) as system:
+        settle(system)
+        system.spawn(quick, 1, id="there").result(TIMEOUT)
+        settle(system)
+        started = list[str]()
+        launch = Recovery._launch
+
+        def watched(self: Recovery, task_id: str, *rest: object) -> None:
+            started.append(task_id)
+            launch(self, task_id, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Recovery, "_launch", watched)
+        for _ in range(3):
+            assert system.spawn(quick, 1, id="there").result(TIMEOUT) == 1
+        assert system.spawn(quick, 2, id="new").result(TIMEOUT) == 2
+        assert started == ["new"]
+
+
 def test_a_reserved_place_is_taken_up_or_given_back_once() -> None:
     directory, way, other = Directory(1), threading.Event(), threading.Event()
     assert directory.reserve("a", way)
@@ -313,3 +440,32 @@ def test_the_result_is_that_of_the_life_that_was_spawned(disk: Store) -> None:
         first.delete()
         assert system.spawn(lives, 2, id="same").result(TIMEOUT) == 2
         assert first.result(TIMEOUT) == 2, "a reference is to an id"
+
+
+def test_who_waits_while_a_task_is_deleted_and_made_anew_is_told_of_one_or_the_other_or_that_it_is_gone(
+    disk: Store,
+) -> None:
+    over, found = threading.Event(), list[object]()
+
+    def ask(task: TaskRef[int]) -> None:
+        while not over.is_set():
+            try:
+                found.append(task.result(TIMEOUT))
+            except UnknownTaskError:
+                continue
+            except BaseException as error:
+                found.append(error)
+
+    with AgentSystem(disk) as system:
+        system.spawn(quick, 0, id="same").result(TIMEOUT)
+        askers = [threading.Thread(target=ask, args=[system.task("same")]) for _ in range(4)]
+        for asker in askers:
+            asker.start()
+        for number in range(60):
+            system.task("same").delete()
+            system.spawn(quick, number, id="same").result(TIMEOUT)
+        over.set()
+        for asker in askers:
+            asker.join(TIMEOUT)
+    assert found
+    assert {type(one) for one in found} == {int}, [one for one in found if type(one) is not int][:3]

@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import inspect
 import math
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -474,3 +475,22 @@ def test_an_agent_of_the_other_colour_outside_of_a_task_names_its_plain_function
         asyncio.run(agent(draft).aio("a"))
     with pytest.raises(OutsideTaskError, match=r"agent fetch\.sync.* where no task runs: await fetch\.fn"):
         agent(fetch).sync("a")
+
+
+@pytest.mark.parametrize("place", [("f",), (None, 1), "ab", ("f", "x"), 5, ("f", 1, 2)], ids=repr)
+def test_a_place_that_is_none_is_refused(place: Any) -> None:
+    with pytest.raises(DefinitionError, match="made_at is a file and a line, such as"):
+
+        @agent(name="made nowhere", made_at=place)
+        def made() -> None: ...
+
+
+def test_an_agent_that_a_function_makes_is_known_by_who_called_that() -> None:
+    def factory() -> Any:
+        @agent(name="made there", made_at=("there.py", 7))
+        def made() -> None: ...
+
+        return made
+
+    assert factory().where.endswith("/there.py:7")
+    assert factory().file == os.path.realpath(__file__)

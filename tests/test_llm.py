@@ -194,6 +194,14 @@ def test_two_agents_of_one_name_from_two_files_are_refused_and_both_places_are_t
             exec(compile(other, "elsewhere.py", "exec"), namespace)
 
 
+def test_a_plain_agent_of_the_same_file_cannot_have_its_name_either() -> None:
+    llm_agent("namesake too", model=ScriptedModel())
+    with pytest.raises(DefinitionError, match="two agents are named 'namesake too'"):
+
+        @agent(name="namesake too")
+        def other() -> None: ...
+
+
 # ------------------------------------------------------------------ the log
 
 

@@ -8,7 +8,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -298,18 +298,27 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.connection.settimeout(0.01)
         while not self.served.door.is_set():
-            with suppress(TimeoutError):
+            with suppress(TimeoutError), self.seen_leaving():
                 if not self.connection.recv(1):
-                    self.served.left.set()
                     raise ConnectionAbortedError
         self.connection.settimeout(None)
+
+    @contextmanager
+    def seen_leaving(self) -> Iterator[None]:
+        """Take note of a client that has left, however its connection tells."""
+        try:
+            yield
+        except ConnectionError:
+            self.served.left.set()
+            raise
 
     def send(self, kind: str, data: dict[str, Any]) -> None:
         self.write((f"event: {kind}\n" if kind else "").encode() + f"data: {json.dumps(data)}\n\n".encode())
 
     def write(self, data: bytes) -> None:
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-        self.wfile.flush()
+        with self.seen_leaving():
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            self.wfile.flush()
 
 
 # ------------------------------------------------------------------ what tests talk about

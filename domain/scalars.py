@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum, Flag
+from enum import CONFORM, Enum, Flag
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, get_args
 from uuid import UUID
@@ -58,14 +58,23 @@ def to_enum(value: Any, annotation: Any, where: str) -> Any:
 def _combined(value: Any, kind: Any) -> Any:
     names = value.split("|") if type(value) is str else value
     try:
+        if type(names) is int:
+            return _with_bits(names, kind)
         if type(names) is not list:
-            return kind(names) if type(names) is int and type(kind(names)) is kind else None
+            return None
         result = kind(0)
         for name in names:
             result |= kind.__members__[name.strip()]
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
     return result
+
+
+def _with_bits(bits: int, kind: Any) -> Any:
+    """Give the flag with these bits; None where it would silently be another, as CPython 3.11.2 has it."""
+    made = kind(bits)
+    is_whole = bits < 0 or made._value_ == bits or kind._boundary_ is CONFORM
+    return made if type(made) is kind and is_whole else None
 
 
 def _exactly(value: object, annotation: type, where: str) -> object:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import CONFORM, Enum, Flag
+from enum import Enum, Flag
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, get_args
 from uuid import UUID
@@ -71,10 +71,9 @@ def _combined(value: Any, kind: Any) -> Any:
 
 
 def _with_bits(bits: int, kind: Any) -> Any:
-    """Give the flag with these bits; None where it would silently be another, as CPython 3.11.2 has it."""
+    """Give the flag with these bits; None where some would be dropped, as CPython 3.11.2 does by default."""
     made = kind(bits)
-    is_whole = bits < 0 or made._value_ == bits or kind._boundary_ is CONFORM
-    return made if type(made) is kind and is_whole else None
+    return made if type(made) is kind and (bits < 0 or made._value_ == bits) else None
 
 
 def _exactly(value: object, annotation: type, where: str) -> object:

@@ -45,7 +45,10 @@ HEAD_START = 2.0
 
 
 class Recovery(SupervisedActor):
-    """Claims nothing itself: it finds rows and starts task actors, which read, claim and run."""
+    """Finds rows and starts task actors, which read, claim and run.
+
+    What is spawned here has, where there is a place for it, its claim in the append that makes it.
+    """
 
     def __init__(self, worker: Worker, directory: Directory, created: Callable[[Self], None]) -> None:
         super().__init__("recovery", worker.report)

@@ -189,6 +189,10 @@ INTAKE = """
 
     if sys.argv[1] == "submit":
         submit(int(sys.argv[2]))
+    elif sys.argv[1] == "run":
+        with AgentSystem(STORE, strikes=None) as system:
+            for number in range(10_000):
+                say(system.spawn(intake, number).id)
     elif sys.argv[1] == "die":
         submit(1, CrashingStore(open_store(STORE), CrashPlan(1, sys.argv[2], die)))
     else:
@@ -243,6 +247,29 @@ def test_of_a_stream_of_submits_all_that_returned_are_kept_when_the_client_is_ki
         client.kill()
     world.run(program, "work")
     check_intake(world, accepted)
+
+
+def test_of_a_stream_of_tasks_that_a_worker_spawns_and_runs_all_that_returned_are_kept_when_it_is_killed(
+    world: World,
+) -> None:
+    """P03, where the one who spawns is the worker itself, which claims what it spawns as it is made."""
+    program = world.write(INTAKE)
+    accepted = []
+    for length in (1, 7, 20, 80):
+        worker = world.start(program, "run")
+        accepted += [worker.hear() for _ in range(length)]
+        worker.kill()
+    world.run(program, "work")
+    with world.client() as client:
+        tasks = {task.id: [type(event).__name__ for event in task.events()] for task in client.tasks()}
+    assert set(accepted) <= tasks.keys()
+    assert {line.task for line in world.ledger("received")} == tasks.keys()
+    for events in tasks.values():
+        assert events[-1] == "Completed"
+        assert events.count("Created") == events.count("StepSucceeded") == 1
+        assert events.index("Activated") == 1
+    with open_store(world.url) as store:
+        assert store.recorder.select_ids() == sorted(tasks)
 
 
 POISON = """

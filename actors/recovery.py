@@ -45,10 +45,7 @@ HEAD_START = 2.0
 
 
 class Recovery(SupervisedActor):
-    """Finds rows and starts task actors, which read, claim and run.
-
-    What is spawned here has, where there is a place for it, its claim in the append that makes it.
-    """
+    """Finds rows and starts task actors, which read, claim and run; what is spawned here is claimed as it is made."""
 
     def __init__(self, worker: Worker, directory: Directory, created: Callable[[Self], None]) -> None:
         super().__init__("recovery", worker.report)
@@ -139,25 +136,22 @@ class Recovery(SupervisedActor):
     def begin(self, task_id: str, birth: str, make: Callable[[Claim | None], AgentTask], *, claims: bool) -> AgentTask:
         """Have a task made, under this birth, and begin with it; any thread may call.
 
-        Where there is a place for it, and nobody in line, it is claimed in the very append that makes it, if it
-        `claims`. Where an error or an interrupt comes between, its place is given back, and a look at the store finds
-        it: unbegun.
+        Where there is a place for it, and nobody in line, it is claimed in the append that makes it, if it `claims`.
+        Where an error or an interrupt comes between, its place is given back, and a look at the store finds it unbegun.
         """
         task = self._born_claimed(task_id, birth, make) if claims else None
         if task is not None:
             return task
         task = make(None)
         if (task.birth, task.version) == (birth, 1):
+            self._worker.unbegun.discard((task_id, birth))
             self._worker.wake.hand(NewTask(task))
         else:
             self._worker.wake.set()
         return task
 
     def _born_claimed(self, task_id: str, birth: str, make: Callable[[Claim | None], AgentTask]) -> AgentTask | None:
-        """Have a task made and claimed, and hand it over; None without a place, or where the store is away.
-
-        Who waits for a store keeps no place meanwhile.
-        """
+        """Have a task made and claimed, and hand it over; None without a place, or where the store is away."""
         worker, way, handed = self._worker, threading.Event(), False
         try:
             if not self._takes_new() or not self._directory.reserve(task_id, way):
@@ -172,6 +166,9 @@ class Recovery(SupervisedActor):
             handed = True
             if worker.stopping.is_set() and not worker.over.is_set():  # recovery may have looked for the last time
                 self._takes_up(task, way)
+        except PerdureError:  # nothing of it is in the store
+            worker.unbegun.discard((task_id, birth))
+            raise
         except StoreUnavailableError:
             return None
         finally:

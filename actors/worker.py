@@ -66,14 +66,12 @@ class Worker:
         return task.activate(now, worker=self.id, token=token, limit=self.strikes, release=release)
 
     def begins(self, task: AgentTask) -> bool:
-        """Tell whether a task is this worker's since it was made, and nobody has begun with it: True once for each."""
-        if task.worker != self.id or task.activation != 1 or task.held is not None:
-            return False
+        """Tell whether a task is this worker's since it was made, and nobody has begun with it: asked once for each."""
         try:
             self.unbegun.remove((task.id, task.birth))
         except KeyError:
             return False
-        return True
+        return task.worker == self.id and task.activation == 1 and task.held is None and task.ending is None
 
     def owns_or_may_take(self, owner: str | None) -> bool:
         """Tell whether a task of that owner may be claimed: nobody's, our own, or that of a dead or frozen worker."""

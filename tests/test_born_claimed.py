@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from actors import AgentSystem, TaskRef, UnknownTaskError, agent, step
+from actors import AgentSystem, TaskConflictError, TaskRef, UnknownTaskError, agent, step, task_info
 from actors.directory import Directory
 from actors.recovery import Recovery
+from actors.testing import FakeClock
 from domain.events import TaskEvent
 from stores import Store, StoreUnavailableError, open_store
 from stores.crash import CrashingStore, CrashPlan, FaultPlan, SimulatedCrash
@@ -152,6 +153,52 @@ def test_where_the_answer_was_lost_it_is_begun_with_all_the_same_and_claimed_onc
         assert task.result(TIMEOUT) == 3
         assert plan.lost == 1
         assert kinds(task.events()).count("activated") == 1
+
+
+def test_a_spawn_that_is_refused_leaves_nothing_behind(disk: Store) -> None:
+    with AgentSystem(disk, max_active=1) as system:
+        settle(system)
+        system.spawn(quick, 1, id="taken").result(TIMEOUT)
+        settle(system)
+        for _ in range(3):
+            with pytest.raises(TaskConflictError):
+                system.spawn(quick, 2, id="taken")
+        tree = system._tree
+        assert tree is not None
+        assert tree.worker.unbegun == set()
+        assert tree.directory.free() == 1
+
+
+def test_a_claim_that_was_not_stored_is_not_taken_for_one_later(disk: Store) -> None:
+    """The append that would have claimed it has failed, and another has made it: a loss of its actor is one."""
+    entered, gate = list[int](), threading.Event()
+
+    @agent(name="born: falls")
+    def falls() -> int:
+        info = task_info()
+        assert info is not None
+        entered.append(info.activation)
+        if len(entered) == 1:
+            gate.set()
+            raise KeyError("a bug")
+        return info.activation
+
+    away = FaultPlan(0, "append.before", lambda: StoreUnavailableError("memory: gone", url="memory:", reason="gone"))
+    with AgentSystem(CrashingStore(disk, away), clock=FakeClock(jump=True)) as system:
+        settle(system)
+        away.times = 1
+        task = system.spawn(falls, id="one")
+        assert task.result(TIMEOUT) == 2
+        tree = system._tree
+        assert tree is not None
+        assert tree.worker.unbegun == set()
+    assert entered == [1, 2]
+    assert kinds(task_events(disk, "one")).count("activated") == 2
+
+
+def task_events(disk: Store, id: str) -> list[TaskEvent]:
+    with AgentSystem(disk, run=False) as client:
+        return client.task(id).events()
 
 
 def test_a_close_while_it_is_made_lets_go_of_it_in_good_order(tmp_path: Path) -> None:

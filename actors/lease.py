@@ -71,6 +71,7 @@ class Lease(SupervisedActor):
         self._recorder.save_beat(self._worker.id, self._tenure.count, self._tenure.lease)
         had_run_out = not self._tenure.holds()
         if had_run_out:
+            self._worker.unbegun.clear()  # they may be another's by now: who begins with one has to claim it anew
             self._directory.compare(self._worker.log)
         self._tenure.renew(began)
         if had_run_out:

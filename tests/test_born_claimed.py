@@ -6,15 +6,20 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from actors import AgentSystem, TaskConflictError, TaskRef, UnknownTaskError, agent, step, task_info
+from actors.appender import Appender
 from actors.directory import Directory
 from actors.recovery import Recovery
+from actors.ref import _Wait
 from actors.testing import FakeClock
 from domain.events import TaskEvent
+from domain.task import AgentTask
 from stores import Store, StoreUnavailableError, open_store
 from stores.crash import CrashingStore, CrashPlan, FaultPlan, SimulatedCrash
 from tests.lives import wait_for
@@ -171,7 +176,7 @@ def test_a_spawn_that_is_refused_leaves_nothing_behind(disk: Store) -> None:
 
 def test_a_claim_that_was_not_stored_is_not_taken_for_one_later(disk: Store) -> None:
     """The append that would have claimed it has failed, and another has made it: a loss of its actor is one."""
-    entered, gate = list[int](), threading.Event()
+    entered = list[int]()
 
     @agent(name="born: falls")
     def falls() -> int:
@@ -179,7 +184,6 @@ def test_a_claim_that_was_not_stored_is_not_taken_for_one_later(disk: Store) -> 
         assert info is not None
         entered.append(info.activation)
         if len(entered) == 1:
-            gate.set()
             raise KeyError("a bug")
         return info.activation
 
@@ -263,8 +267,10 @@ def test_what_was_handed_to_a_recovery_that_dies_is_found_by_the_next(
     with AgentSystem(disk) as system:
         settle(system)
         monkeypatch.setattr(Recovery, "_starts_new", die)
-        assert system.spawn(quick, 8).result(TIMEOUT) == 8
+        task = system.spawn(quick, 8)
+        assert task.result(TIMEOUT) == 8
         assert died.is_set()
+        assert kinds(task.events()) == ["created", "activated", "completed"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug")], ids=repr)
@@ -289,23 +295,17 @@ def test_who_waits_for_a_store_keeps_no_place_and_no_close_waiting(disk: Store) 
     with AgentSystem(CrashingStore(disk, plan), max_active=1, grace=TIMEOUT) as system:
         settle(system)
         plan.times = 1_000_000
-        ended = list[BaseException]()
-
-        def spawn() -> None:
-            try:
-                system.spawn(quick, 1)
-            except BaseException as error:
-                ended.append(error)
-
-        spawner = threading.Thread(target=spawn, daemon=True)
-        spawner.start()
-        wait_for(lambda: plan.failed > 1)
-        settle(system)
-        began = time.monotonic()
-        system.close()
-        assert time.monotonic() - began < TIMEOUT / 4
-        plan.times = 0
-        spawner.join(TIMEOUT)
+        with ThreadPoolExecutor(1) as pool:
+            spawning = pool.submit(system.spawn, quick, 1, id="patient")
+            wait_for(lambda: plan.failed > 1)
+            settle(system)
+            began = time.monotonic()
+            system.close()
+            assert time.monotonic() - began < TIMEOUT / 4
+            plan.times = 0
+            assert spawning.result(TIMEOUT).id == "patient"
+    with AgentSystem(disk) as another:
+        assert another.task("patient").result(TIMEOUT) == 1, "what has returned is in the store"
 
 
 def test_a_system_that_is_closed_runs_nothing_that_was_made_too_late(disk: Store) -> None:
@@ -374,6 +374,66 @@ def test_however_often_recovery_dies_no_new_task_is_begun_with_twice(
         assert len(deaths) >= 10
 
 
+def test_of_many_who_spawn_one_id_at_once_one_makes_it_and_it_is_claimed_once(new_store: Callable[[], str]) -> None:
+    with open_store(new_store() or "memory:") as disk, ExitStack() as stack:
+        systems = [stack.enter_context(AgentSystem(disk)) for _ in range(3)]
+        for system in systems:
+            settle(system)
+        for number in range(10):
+            start = threading.Barrier(6)
+
+            def spawn(system: AgentSystem, start: threading.Barrier = start, number: int = number) -> int:
+                start.wait(TIMEOUT)
+                return system.spawn(looks, number, id=f"same-{number}").result(TIMEOUT)
+
+            with ThreadPoolExecutor(6) as pool:
+                assert list(pool.map(spawn, systems * 2)) == [number] * 6
+            told = kinds(systems[0].task(f"same-{number}").events())
+            assert told.count("created") == told.count("activated") == told.count("completed") == 1
+        for system in systems:
+            settle(system)
+            assert system._tree is not None
+            assert system._tree.worker.unbegun == set()
+
+
+def test_who_was_frozen_before_he_began_with_what_he_has_claimed_asks_the_store_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch, disk: Store
+) -> None:
+    entered, handed, thawed = list[int](), threading.Event(), threading.Event()
+    take_up = Recovery._takes_up
+
+    @step(idempotent=True)
+    def note(activation: int) -> int:
+        entered.append(activation)
+        return activation
+
+    @agent(name="born: frozen")
+    def frozen() -> int:
+        info = task_info()
+        assert info is not None
+        return note(info.activation)
+
+    def stand_still(self: Recovery, *new: object) -> bool:
+        handed.set()
+        assert thawed.wait(TIMEOUT)
+        return take_up(self, *new)  # type: ignore[arg-type]
+
+    with AgentSystem(disk, lease=0.4) as system:
+        settle(system)
+        tree = system._tree
+        assert tree is not None
+        monkeypatch.setattr(Recovery, "_takes_up", stand_still)
+        task = system.spawn(frozen, id="one")
+        assert handed.wait(TIMEOUT)
+        claim = partial(AgentTask.activate, worker="another", token="t", limit=None)
+        Appender(system.log, system.log.load("one")).append(claim)  # meanwhile, and it has died since
+        tree.worker.tenure.renew(-TIMEOUT)
+        wait_for(tree.worker.tenure.holds)
+        thawed.set()
+        assert task.result(TIMEOUT) == 3
+    assert entered == [3], "not as the first activation, which is lost"
+
+
 def test_to_spawn_what_is_there_again_starts_nothing(monkeypatch: pytest.MonkeyPatch, disk: Store) -> None:
     with AgentSystem(disk) as system:
         settle(system)
@@ -436,12 +496,18 @@ def test_who_waits_here_for_the_end_of_what_was_spawned_here_asks_the_store_noth
             return _look(*args, **more)
 
         monkeypatch.setattr(disk.recorder, name, watched)
+    wait = _Wait.look
+
+    def wait_first(self: _Wait) -> float | None:
+        pause = wait(self)
+        gate.set()
+        return pause
+
+    monkeypatch.setattr(_Wait, "look", wait_first)
     monkeypatch.setattr("actors.ref.FIRST_POLL", TIMEOUT)
     with AgentSystem(disk) as system:
         settle(system)
         task = system.spawn(gives, [1])
-        timer = threading.Timer(0.05, gate.set)
-        timer.start()
         value = task.result(TIMEOUT)
         assert (value, asked) == ([1], [])
         value.append(2)
@@ -469,7 +535,7 @@ def test_a_result_that_is_there_is_given_at_once_whether_its_place_is_free_by_no
         task.result(TIMEOUT)
 
 
-def test_the_result_is_that_of_the_life_that_was_spawned(disk: Store) -> None:
+def test_a_wait_is_for_the_life_that_it_began_with_and_a_reference_is_to_an_id(disk: Store) -> None:
     gate = threading.Event()
 
     @agent(name="born: two lives")

@@ -127,8 +127,8 @@ class Recovery(SupervisedActor):
         return not (self.is_crowded or worker.only or worker.stopping.is_set()) and worker.tenure.holds()
 
     def _takes_up(self, task: AgentTask, way: threading.Event) -> bool:
-        """Start a task that was claimed as it was made, unless its place was given back."""
-        taken_up = self._directory.take_up(task.id, way)
+        """Start a task that was claimed as it was made, unless its place was given back, or nothing is written here."""
+        taken_up = not self._worker.over.is_set() and self._directory.take_up(task.id, way)
         if taken_up:
             self._launch(task.id, way, task)
         return taken_up
@@ -164,7 +164,7 @@ class Recovery(SupervisedActor):
                 return task
             worker.wake.hand(NewTask(task, way))
             handed = True
-            if worker.stopping.is_set() and not worker.over.is_set():  # recovery may have looked for the last time
+            if worker.stopping.is_set():  # recovery may have looked for the last time
                 self._takes_up(task, way)
         except PerdureError:  # nothing of it is in the store
             worker.unbegun.discard((task_id, birth))

@@ -453,6 +453,34 @@ def test_to_spawn_what_is_there_again_starts_nothing(monkeypatch: pytest.MonkeyP
         assert started == ["new"]
 
 
+def test_what_is_handed_over_when_nothing_is_written_any_more_is_not_begun_with(
+    monkeypatch: pytest.MonkeyPatch, disk: Store
+) -> None:
+    """As where the grace is over before recovery has looked for the last time."""
+    launched, standing, go_on = list[object](), threading.Event(), threading.Event()
+
+    def stand_still(_self: Recovery, _nap: float) -> bool:
+        standing.set()
+        return go_on.wait(TIMEOUT)
+
+    with AgentSystem(disk, grace=0) as system:
+        settle(system)
+        tree = system._tree
+        assert tree is not None
+        monkeypatch.setattr(Recovery, "_sleep", stand_still)
+        tree.worker.wake.set()
+        assert standing.wait(TIMEOUT)
+        monkeypatch.setattr(Recovery, "_launch", lambda _self, *new: launched.append(new))
+        system.spawn(quick, 1, id="late")
+        closer = threading.Thread(target=system.close)
+        closer.start()
+        assert tree.worker.over.wait(TIMEOUT)
+        go_on.set()
+        closer.join(TIMEOUT)
+        assert tree.recovery.actor_stopped.wait(TIMEOUT)
+    assert launched == []
+
+
 def test_a_reserved_place_is_taken_up_or_given_back_once() -> None:
     directory, way, other = Directory(1), threading.Event(), threading.Event()
     assert directory.reserve("a", way)

@@ -401,8 +401,10 @@ def test_a_claim_is_not_made_when_the_lease_has_run_out_since_recovery_looked(
         return load(self, *args)
 
     monkeypatch.setattr(TaskLog, "load", load_late)
+    with AgentSystem(disk, run=False) as client:
+        client.spawn(nothing, id="t")  # so that recovery has to look for it
     with AgentSystem(disk, lease=0.1) as system:
-        task = system.spawn(nothing, id="t")
+        task = system.task("t")
         assert late.wait(PATIENCE)
         assert system._tree is not None
         assert system._tree.directory.wait_empty(PATIENCE)

@@ -215,14 +215,16 @@ class SQLiteFile(Resource, es_sqlite.SQLiteDatastore):
             self._end()
 
     def _attempt(self, works: Sequence[Work], do: Callable[[Work, sqlite3.Cursor, str], Verdict]) -> Sequence[Verdict]:
-        cursor = self._connection.cursor()
-        done = fold(cursor, works) if len(works) > 1 and do is _plainly else ()
-        verdicts = [None if place in done else do(work, cursor, self.url) for place, work in enumerate(works)]
-        try:
-            cursor.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise translated(error, self.url, committing=True) from error
-        return verdicts
+        # Closed: an error that somebody keeps has the cursor in its traceback, and a connection stays open as long as
+        # one of its cursors has a statement.
+        with closing(self._connection.cursor()) as cursor:
+            done = fold(cursor, works) if len(works) > 1 and do is _plainly else ()
+            verdicts = [None if place in done else do(work, cursor, self.url) for place, work in enumerate(works)]
+            try:
+                cursor.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise translated(error, self.url, committing=True) from error
+            return verdicts
 
     def _leave_read_only(self, error: BaseException) -> None:
         """Let the next write have new connections: those made while the file could not be written stay read-only."""

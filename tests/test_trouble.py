@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -169,6 +170,35 @@ def test_a_file_that_is_read_only_is_told_and_waited_for_and_on_it_goes_when_it_
     assert program.hear() == "3"
     program.end()
     assert [(line.note, line.attempt) for line in world.ledger()] == [(1, 1), (2, 1)]
+
+
+KEEPER = f"""{LIKE_ANYBODY}
+    import os, sys
+    from glob import glob
+    from stores import StoreUnavailableError, open_store
+    from tests.scenario_kit import say
+
+    file, kept = sys.argv[1], []
+    with open_store(f"sqlite:///{{file}}") as store:
+        for mode in (0o444, 0o644):
+            for name in glob(f"{{file}}*"):
+                if os.path.isfile(name):
+                    os.chmod(name, mode)
+            for _ in range(3):
+                try:
+                    store.recorder.save_beat("w", 1, 1.0)
+                except StoreUnavailableError as error:
+                    kept.append(error)
+        say(len(kept), sorted(store.recorder.select_beats()))
+    say([name for name in map(os.path.realpath, glob("/proc/self/fd/*")) if name.startswith(file)])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what is open is read from /proc")
+def test_who_keeps_the_error_of_a_write_does_not_keep_the_file_open(world: World) -> None:
+    open_store(world.url).close()
+    world.file.chmod(0o444)
+    assert world.run(world.write(KEEPER), world.file).splitlines() == ["3 ['w']", "[]"]
 
 
 def test_a_file_in_a_folder_that_is_read_only_is_unavailable_with_the_reason_and_opens_later(world: World) -> None:

@@ -52,6 +52,7 @@ class Appender:
         self._batch: list[Part] = []
         self._riders: list[Part] = []
         self._flight: Flight | None = None
+        self._begun: Submission | None = None
         self._torn = False
 
     def append(
@@ -70,7 +71,7 @@ class Appender:
         me = object()
         try:
             with self._mutex:
-                if self._leader is None and not self._riders and not self._torn:
+                if self._may_go_alone():
                     self._leader = me
             if self._leader is me:
                 return self._alone(decide, inside, births)
@@ -93,13 +94,13 @@ class Appender:
     ) -> Submission | None:
         """Begin the same without waiting for it, where nothing else is in flight; None where something is.
 
-        `told` is called once, on any thread, when it is over: then `answer()` of what is given here says how. What does
-        not go through at the first try is gone on with on one of these threads, as `append` does it. Raises what the
-        decision raises.
+        `told` is called on any thread when it is over: then `answer()` of what is given here says how. What does not go
+        through at the first try is gone on with as `append` does it: by who stands in line meanwhile, or else on one of
+        these threads. Raises what the decision raises.
         """
         me = Submission(told, threads)
         with self._mutex:
-            if self._leader is not None or self._riders or self._torn:
+            if not self._may_go_alone():
                 return None
             self._leader = me
         try:
@@ -112,7 +113,9 @@ class Appender:
             rows, entry = self._mapped(events, token), index_row(preview(self.task, events))
             me.fold = lambda: self._landed(events)
             me.leave = lambda: self._leave(me)
-            me.go_on = lambda: self._alone(decide, inside, births, (events, rows, token))
+            me.send_again = lambda: self._alone(decide, inside, births, (events, rows, token))
+            me.hand_on = lambda: self._hand_on(me)
+            me.lead_again = lambda: self._together(Part(lambda _task, _now: []), -1)
             expected, born = (self.task.birth, self.task.version), _born(events, births)
             try:
                 self.log.recorder.submit_events(
@@ -139,6 +142,10 @@ class Appender:
             self._riders.append(Part(decide, rides=True))
 
     # ------------------------------------------------------------------ whose turn it is
+
+    def _may_go_alone(self) -> bool:
+        """Tell whether nothing else is in flight or has to go first; the mutex is held."""
+        return self._leader is None and self._begun is None and not self._riders and not self._torn
 
     def _together(self, part: Part, turn: float) -> list[TaskEvent]:
         """Bring a part to its answer: lead, or follow who does."""
@@ -181,8 +188,16 @@ class Appender:
     def _leave(self, me: object) -> None:
         """Go; a leader hands on the lead. May be called again."""
         with self._mutex:
+            if self._begun is me:
+                self._begun = None
             if self._leader is me:
                 self._leader = self._heir() if self._batch or self._queue else None
+
+    def _hand_on(self, me: Submission) -> bool:
+        """Leave what was not committed to who leads next; tells whether somebody stands in line to do so."""
+        with self._mutex:
+            self._begun, self._leader = me, self._heir()
+            return self._leader is not None
 
     def _heir(self) -> Part | None:
         """Wake whom the leader has answered, put back the rest, and wake the first of them: it leads next."""
@@ -202,6 +217,8 @@ class Appender:
             self._batch, self._queue = self._queue, []
             batch = self._batch
         try:
+            if self._begun is not None:
+                self._begun.go_on()
             if self._torn or self._flight is not None:
                 self._settle()
             self._serve(batch)

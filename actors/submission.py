@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from actors.parts import INTERRUPTS
 from actors.threads import NoThreadError, Threads
 
 
 class Submission:
-    """One append on its way: it has the lead of its task's appender until it is over.
+    """One append on its way: it has the lead of its task's appender until the store has spoken.
 
-    It is over when it was folded, on the thread that has committed it; what was not committed at the first try is gone
-    on with on a thread of ours, by the way of all appends: whoever awaits it may be gone by then.
+    Committed, it is folded on the thread that has committed it. What was not committed at the first try is gone on
+    with by whoever leads the appender next, before anything else: who stands in line behind it, or else a thread of
+    ours; whoever awaits it may be gone by then. It never waits for a thread while others wait for it: they may have
+    all that there are.
     """
 
     def __init__(self, told: Callable[[], object], threads: Threads) -> None:
         self._told = told
         self._threads = threads
         self.fold: Callable[[], object] = _nothing
-        self.go_on: Callable[[], object] = _nothing
+        self.send_again: Callable[[], object] = _nothing
         self.leave: Callable[[], object] = _nothing
+        self.hand_on: Callable[[], bool] = _nobody
+        self.lead_again: Callable[[], object] = _nothing
         self._error: BaseException | None = None
         self._has_no_thread = False
 
@@ -27,12 +32,16 @@ class Submission:
         """Take the verdict of the store."""
         if verdict is None:
             self._carry_out(self.fold)
-            return
-        try:
-            self._threads.start(lambda: self._carry_out(self.go_on))
-        except NoThreadError:
-            self._has_no_thread = True
-            self._told()
+        elif not self.hand_on():
+            try:
+                self._threads.start(self.lead_again)
+            except NoThreadError:
+                self._has_no_thread = True
+                self._told()
+
+    def go_on(self) -> None:
+        """Go on with what was not committed; called by who leads."""
+        self._carry_out(self.send_again)
 
     def _carry_out(self, last: Callable[[], object]) -> None:
         error = None
@@ -42,8 +51,11 @@ class Submission:
             error = raised
         finally:
             self.leave()
-            self.fold = self.go_on = self.leave = _nothing  # which know this one: no cycle is left
+            self.fold = self.send_again = self.leave = self.lead_again = _nothing
+            self.hand_on = _nobody  # all of them know this one: no cycle is left
         self.end(error)
+        if isinstance(error, INTERRUPTS):  # of the thread that it has hit, too
+            raise error
 
     def end(self, error: BaseException | None) -> None:
         """Say how it has ended."""
@@ -56,7 +68,7 @@ class Submission:
         Where the machine has no thread left it is gone on with here: better a short wait than an append left behind.
         """
         if self._has_no_thread:
-            self._carry_out(self.go_on)
+            self.lead_again()
         error, self._error = self._error, None
         try:
             if error is not None:
@@ -67,3 +79,7 @@ class Submission:
 
 def _nothing() -> None:
     return
+
+
+def _nobody() -> bool:
+    return False

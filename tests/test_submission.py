@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from actors import AgentSystem, agent, step
+from actors import AgentSystem, agent, gather, step
+from actors.runtime import COMMITTERS
 from actors.submission import Submission
 from actors.threads import NoThreadError, Threads
+from stores import open_store
+from tests.lives import wait_for
 
 TIMEOUT = 20.0
 STEPS = 300
@@ -69,6 +74,47 @@ def test_who_never_waits_for_a_disk_lets_others_on_the_loop_have_their_turn() ->
     assert changes >= 20, turns
 
 
+@agent(name="submitted: many lines")
+async def many_lines(count: int) -> int:
+    return sum(await gather(*[partial(awaited, 1) for _ in range(count)]))
+
+
+@pytest.mark.parametrize("threads_left", [True, False], ids=["threads", "no thread left"])
+def test_who_stands_in_line_behind_it_goes_on_with_it_when_others_were_first(
+    tmp_path: Any, threads_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All threads on which appends wait stand behind one that meets a conflict, and has none itself."""
+    url, told = f"sqlite:///{tmp_path}/tasks.db", list[str]()
+    with open_store(url) as store, AgentSystem(store) as system, AgentSystem(url, run=False) as other:
+        submit = store.recorder.submit_events
+
+        def submit_late(rows: Any, **about: Any) -> None:
+            if not told:
+                told.append(about["entry"].id)
+                threading.Thread(target=be_late, args=[rows, about]).start()
+            else:
+                submit(rows, **about)
+
+        def be_late(rows: Any, about: Any) -> None:
+            wait_for(lambda: not threads_left or committers() == COMMITTERS, TIMEOUT)
+            other.task("t").signal("news", 1)
+            submit(rows, **about)
+
+        monkeypatch.setattr(store.recorder, "submit_events", submit_late)
+        if not threads_left:
+            monkeypatch.setattr(system.runtime.commits, "start", no_thread)
+        assert system.spawn(many_lines, 3 * COMMITTERS, id="t").result(TIMEOUT) == 3 * COMMITTERS
+    assert told == ["t"]
+
+
+def committers() -> int:
+    return sum(thread.name.startswith("perdure-commit") for thread in threading.enumerate())
+
+
+def no_thread(_fn: Any) -> None:
+    raise NoThreadError("the machine has no thread left")
+
+
 def test_where_the_machine_has_no_thread_left_who_asks_for_the_answer_goes_on_with_it() -> None:
     class NoThreads(Threads):
         def start(self, fn: Any) -> None:
@@ -76,8 +122,9 @@ def test_where_the_machine_has_no_thread_left_who_asks_for_the_answer_goes_on_wi
 
     told, went_on = list[str](), list[str]()
     submission = Submission(lambda: told.append("told"), NoThreads("test"))
-    submission.go_on = lambda: went_on.append("went on")
+    submission.send_again = lambda: went_on.append("went on")
     submission.leave = lambda: went_on.append("left")
+    submission.lead_again = submission.go_on
     submission.hear(ValueError("the first try"))
     assert (told, went_on) == (["told"], [])
     submission.answer()

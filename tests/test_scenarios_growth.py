@@ -35,7 +35,7 @@ CLIMB = """
         if "kill" in sys.argv:
             spans = [after - before for before, after in zip(took, took[1:])]
             first, last = sorted(spans[:100]), sorted(spans[-100:])
-            say(json.dumps([first[50], last[50]]))
+            say(json.dumps([first[10], last[10]]))  # near the fastest: what the others on this machine take is left out
             hear()
             die_once("top")
         return len(entered)

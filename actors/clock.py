@@ -11,7 +11,7 @@ from functools import cached_property
 from domain.waits import Moment
 
 LOOK_AGAIN = 0.05
-"""Real seconds after which who waits by a fake clock looks at it again, come what may."""
+"""Real seconds after which who waits by a fake clock looks again, come what may."""
 
 
 class Clock:
@@ -64,8 +64,8 @@ class FakeClock(Clock):
         clock = FakeClock()
         clock.advance(3600)     # whoever waits for less than an hour is awake
 
-    Guaranteed: time never goes back, but for `set_wall`; who waits until a time that has come returns within 0.05 real
-    seconds, whatever wake-up was lost. Not guaranteed: that it has returned when `advance` does.
+    Guaranteed: time never goes back, but for `set_wall`; who waits looks again within 0.05 real seconds, whatever
+    wake-up was lost. Not guaranteed: that it has returned when `advance` does.
     """
 
     def __init__(self, start: float = 1_700_000_000.0, *, jump: bool = False) -> None:
@@ -111,7 +111,8 @@ class FakeClock(Clock):
     def wait(self, condition: threading.Condition, seconds: float | None) -> None:
         """Wait on `condition`, which the caller holds, until notified or `seconds` of fake time have passed.
 
-        None: until notified. A notification meant for somebody else ends it too.
+        None: until notified. Otherwise no longer than 0.05 real seconds: a notification that comes at the very end of
+        a wait with a time limit is lost, and nobody is told. Look again.
         """
         if seconds is None:
             condition.wait()
@@ -120,11 +121,8 @@ class FakeClock(Clock):
         with self._lock:
             until = self._now + seconds
             self._waiters[waiter] = until, condition
-        try:
-            while self.monotonic() < until:
-                if condition.wait(LOOK_AGAIN):
-                    return
-            condition.wait(0)  # even who has nothing to wait for lets the others in, as by a real clock
+        try:  # even who has nothing to wait for lets the others in, as by a real clock
+            condition.wait(LOOK_AGAIN if self.monotonic() < until else 0)
         finally:
             with self._lock:
                 del self._waiters[waiter]

@@ -133,6 +133,18 @@ def test_no_waiter_is_stuck_by_a_wake_up_that_was_lost() -> None:
     assert waiter.woken.wait(PATIENCE)
 
 
+def test_who_waits_looks_again_after_a_moment_for_a_notification_may_be_lost() -> None:
+    clock, condition, looked = FakeClock(), threading.Condition(), threading.Event()
+
+    def wait() -> None:
+        with condition:
+            clock.wait(condition, 3600)
+        looked.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert looked.wait(PATIENCE)
+
+
 def test_who_waits_for_nothing_still_lets_the_others_in() -> None:
     clock, condition, been = FakeClock(), threading.Condition(), threading.Event()
 

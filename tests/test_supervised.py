@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,17 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
     return counted
 
 
+@contextmanager
+def at_work(store: Store, **about: Any) -> Iterator[AgentSystem]:
+    """Give a worker that has looked once: before, a task may be found by that look and be handed over too.
+
+    Then a second actor may begin, which finds nothing to do.
+    """
+    with AgentSystem(store, **about) as system:
+        system.wait_for_look(PATIENCE)
+        yield system
+
+
 @step
 def work() -> str:
     return "done"
@@ -102,14 +113,14 @@ def raising(error: BaseException, *, is_async: bool = False) -> Any:
 def test_an_agent_that_lets_anything_through(
     store: Store, ends: Ends, error: type[BaseException], is_async: bool
 ) -> None:
-    with AgentSystem(store, strikes=1) as system:
+    with at_work(store, strikes=1) as system:
         with pytest.raises(TaskHeldError):
             system.spawn(raising(error(), is_async=is_async)).result(PATIENCE)
         ends.check(system, AgentCrashError)
 
 
 def test_an_agent_that_returns_fails_or_is_restarted(store: Store, ends: Ends) -> None:
-    with AgentSystem(store, strikes=2) as system:
+    with at_work(store, strikes=2) as system:
         assert system.spawn(steady).result(PATIENCE) == "done"
         ends.check(system, None)
         with pytest.raises(TaskFailedError):
@@ -138,7 +149,7 @@ def test_an_exception_in_rehydration(
         return rehydrate(self)
 
     monkeypatch.setattr(TaskActor, "rehydrate", unlucky)
-    with AgentSystem(store) as system:
+    with at_work(store) as system:
         assert system.spawn(steady).result(PATIENCE) == "done"
         ends.check(system, type(error), None)
 
@@ -152,7 +163,7 @@ def test_a_thread_that_cannot_start(store: Store, ends: Ends, monkeypatch: pytes
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
-    with AgentSystem(store) as system:
+    with at_work(store) as system:
         assert system.spawn(steady).result(PATIENCE) == "done"
         ends.check(system, NoThreadError, None)
 
@@ -166,7 +177,7 @@ def test_an_actor_that_is_stopped_before_it_lives(store: Store, ends: Ends, monk
             self.stop()
 
     monkeypatch.setattr(TaskActor, "__init__", stopped_at_once)
-    with AgentSystem(store) as system:
+    with at_work(store) as system:
         assert system.spawn(steady).result(PATIENCE) == "done"
         ends.check(system, None, None)
 
@@ -195,7 +206,7 @@ class Shut:
 
 def test_an_actor_that_is_told_to_stop_while_it_lives(store: Store, ends: Ends) -> None:
     shut = Shut()
-    with AgentSystem(store) as system:
+    with at_work(store) as system:
         task = system.spawn(shut.agent, id="t")
         assert shut.entered.wait(PATIENCE)
         assert system._tree is not None
@@ -209,7 +220,7 @@ def test_an_actor_that_is_told_to_stop_while_it_lives(store: Store, ends: Ends) 
 
 def test_a_system_that_closes_in_good_order(store: Store, ends: Ends) -> None:
     shut = Shut()
-    with AgentSystem(store, grace=PATIENCE) as system:
+    with at_work(store, grace=PATIENCE) as system:
         system.spawn(shut.agent)
         assert shut.entered.wait(PATIENCE)
         closing = threading.Thread(target=system.close)
@@ -224,7 +235,7 @@ def test_a_system_that_closes_in_good_order(store: Store, ends: Ends) -> None:
 def test_a_task_that_is_another_workers_now(store: Store, ends: Ends) -> None:
     shut = Shut()
     log = TaskLog(store)
-    with AgentSystem(store) as system:
+    with at_work(store) as system:
         system.spawn(shut.agent, id="t")
         assert shut.entered.wait(PATIENCE)
         lock = store.workers.hold("other", {})
@@ -236,7 +247,7 @@ def test_a_task_that_is_another_workers_now(store: Store, ends: Ends) -> None:
 
 def test_a_process_that_dies(store: Store, ends: Ends) -> None:
     life = CrashingStore(store, CrashPlan(1, "body.after"))
-    with suppress(SimulatedCrash), AgentSystem(life) as system:
+    with suppress(SimulatedCrash), at_work(life) as system:
         with suppress(SimulatedCrash):
             system.spawn(steady).result(PATIENCE)
         ends.check(system, SimulatedCrash)
@@ -259,7 +270,7 @@ def test_a_task_that_is_ours_by_the_store_but_has_no_actor_is_started_again(
         run(self, agent)
 
     monkeypatch.setattr(TaskActor, "_run", falls)
-    with AgentSystem(store) as system:
+    with at_work(store) as system:
         task = system.spawn(steady)
         assert task.result(PATIENCE) == "done"
         ends.check(system, ZeroDivisionError, None)
@@ -285,7 +296,7 @@ def test_the_users_own_actors_and_ours_do_not_stop_each_other(store: Store, ends
         raise KeyboardInterrupt
 
     shut = Shut()
-    with AgentSystem(store) as system:
+    with at_work(store) as system:
         task = system.spawn(shut.agent)
         assert shut.entered.wait(PATIENCE)
         one, other = Own.start(), Own.start()

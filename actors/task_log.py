@@ -218,9 +218,12 @@ class TaskLog(Application[str]):
         )
 
     def mark_unreadable(self, error: UnreadableTaskError) -> IndexRow | None:
-        """Hold a task in its index row alone: nothing is ever appended to a log that cannot be read. Gives its row."""
+        """Hold a task in its index row alone: nothing is ever appended to a log that cannot be read. Gives its row.
+
+        None where it was deleted, and may have been made anew, since the error was met.
+        """
         row = self.recorder.select_entry(error.task_id)
-        if row is None:
+        if row is None or self._is_sound(row):
             return None
         held = row._replace(status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
         if held != row:
@@ -228,6 +231,13 @@ class TaskLog(Application[str]):
             self.recorder.update_index(held._replace(updated=self.now()), expected=(row.birth, row.head))
         self.hint(row.id)
         return row
+
+    def _is_sound(self, row: IndexRow) -> bool:
+        try:
+            task = self.load(row.id)
+        except (UnknownTaskError, UnreadableTaskError):
+            return False
+        return (task.birth, task.version) == (row.birth, row.head)
 
     def mended(self, row: IndexRow, *, by_a_person: bool) -> bool:
         """Look at an unreadable task again, and let it go on where its log can be read. Raises UnreadableTaskError.

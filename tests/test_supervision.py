@@ -988,6 +988,7 @@ def test_an_end_that_is_told_twice_takes_no_place_from_the_tasks_next_actor(stor
 
         monkeypatch.setattr(Directory, "enter", keep)
         with AgentSystem(store) as system:
+            system.wait_for_look(SOON)  # before, what that look has found may be handed over too, to one more actor
             for task_id in ("t", "u"):
                 assert system.spawn(new_agent(quick), id=task_id).result(timeout=SOON) == "done"
     old, new = seen

@@ -218,12 +218,9 @@ class TaskLog(Application[str]):
         )
 
     def mark_unreadable(self, error: UnreadableTaskError) -> IndexRow | None:
-        """Hold a task in its index row alone: nothing is ever appended to a log that cannot be read. Gives its row.
-
-        None where it was deleted, and may have been made anew, since the error was met.
-        """
+        """Hold a task in its index row alone: nothing is ever appended to a log that cannot be read. Gives its row."""
         row = self.recorder.select_entry(error.task_id)
-        if row is None or self._is_sound(row):
+        if row is None:
             return None
         held = row._replace(status="held", due=None, owner=None, hold=UNREADABLE, note=str(error))
         if held != row:
@@ -231,13 +228,6 @@ class TaskLog(Application[str]):
             self.recorder.update_index(held._replace(updated=self.now()), expected=(row.birth, row.head))
         self.hint(row.id)
         return row
-
-    def _is_sound(self, row: IndexRow) -> bool:
-        try:
-            task = self.load(row.id)
-        except (UnknownTaskError, UnreadableTaskError):
-            return False
-        return (task.birth, task.version) == (row.birth, row.head)
 
     def mended(self, row: IndexRow, *, by_a_person: bool) -> bool:
         """Look at an unreadable task again, and let it go on where its log can be read. Raises UnreadableTaskError.
@@ -274,6 +264,8 @@ class TaskLog(Application[str]):
             return
         task = self.load(task_id)
         if row.birth != task.birth or row.head > task.version:
+            if self.recorder.select_entry(task_id) != row:
+                return  # it was deleted, and made anew, between the two looks
             raise self._astray(row, task)
         if row.head == task.version and not fits(row, task):
             logger.warning("the index row of task %s was changed from outside; it is made again from the log", task_id)

@@ -281,6 +281,23 @@ def unreadable(store: Store, task_id: str, version: int) -> None:
     log.mark_unreadable(caught.value)
 
 
+def test_a_task_that_is_made_anew_between_two_looks_at_it_is_not_said_to_be_damaged(disk: Store) -> None:
+    """A worker looks at a row, then at the log; in between it may be deleted, and made anew."""
+
+    class Slow(TaskLog):
+        def load(self, task_id: str, patience: Any = None) -> Any:
+            row = disk.recorder.select_entry(task_id)
+            assert row is not None
+            disk.recorder.delete_task(task_id, expected=(row.birth, row.head))
+            log.create(task_id, waits.name, [[], {}], {})
+            return super().load(task_id, patience)
+
+    log = TaskLog(disk)
+    log.create("t", waits.name, [[], {}], {})
+    Slow(disk).compare("t")
+    log.compare("t")
+
+
 def test_an_open_task_whose_log_cannot_be_read_goes_by_force_alone(disk: Store) -> None:
     log = TaskLog(disk)
     appender = Appender(log, log.create("t", waits.name, [[], {}], {}))

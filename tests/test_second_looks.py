@@ -13,14 +13,12 @@ from actors.appender import Appender
 from actors.clock import FakeClock
 from actors.family import Family
 from actors.info import VALUE_LIMIT
-from actors.patience import Patience
 from actors.recovery import Recovery
 from actors.runtime import Runtime
 from actors.second_looks import LATE, PAGE, SecondLooks
 from actors.task_log import TaskLog
 from actors.worker import Worker
 from domain.state import DIFFERS, IN_DOUBT, UNKNOWN_CLASS, UNREADABLE
-from domain.task import AgentTask
 from stores import IndexRow, Store, StoreUnavailableError, open_store
 from tests.lives import PATIENCE, wait_for
 
@@ -217,13 +215,6 @@ def quick(number: int) -> int:
     return number
 
 
-class OtherCode(TaskLog):
-    """The logs, as a worker meets them whose code cannot read any."""
-
-    def load(self, task_id: str, patience: Patience | None = None) -> AgentTask:
-        raise UnreadableTaskError("by other code", task_id=task_id, version=1)
-
-
 def test_what_another_worker_could_not_read_goes_on_here_where_it_can_be_read(store: Store) -> None:
     TaskLog(store, now=lambda: LONG_AGO).create("t", "looks.quick", [[7], {}], {})
     row = store.recorder.select_entry("t")
@@ -232,7 +223,7 @@ def test_what_another_worker_could_not_read_goes_on_here_where_it_can_be_read(st
     earlier = hold(store, "earlier", LONG_AGO * 2, "looks.quick", UNREADABLE)
     with AgentSystem(store) as system:
         wait_for(lambda: not system.will_look_at(earlier))
-        OtherCode(store).mark_unreadable(UnreadableTaskError("by other code", task_id="t", version=1))
+        TaskLog(store).mark_unreadable(UnreadableTaskError("by other code", task_id="t", version=1))
         wait_for(lambda: system.task("t").status() == "completed")
 
 
@@ -240,7 +231,7 @@ def test_a_look_that_the_store_keeps_from_being_taken_is_taken_later(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     TaskLog(store, now=lambda: LONG_AGO).create("t", "looks.quick", [[7], {}], {})
-    OtherCode(store, now=lambda: LONG_AGO).mark_unreadable(UnreadableTaskError("by other code", task_id="t", version=1))
+    TaskLog(store, now=lambda: LONG_AGO).mark_unreadable(UnreadableTaskError("by other code", task_id="t", version=1))
     mended, tries = TaskLog.mended, list[str]()
 
     def away_at_first(self: TaskLog, row: IndexRow, *, by_a_person: bool) -> bool:
@@ -253,16 +244,6 @@ def test_a_look_that_the_store_keeps_from_being_taken_is_taken_later(
     with AgentSystem(store) as system:
         assert system.task("t").result(PATIENCE) == 7
     assert tries == ["t"] * 3
-
-
-def test_what_is_sound_is_not_held_for_what_was_met_in_an_earlier_life_of_its_id(store: Store) -> None:
-    """A worker looks at a row, then at the log; in between it may be deleted, and made anew."""
-    log = TaskLog(store)
-    log.create("t", "looks.quick", [[7], {}], {})
-    row = store.recorder.select_entry("t")
-    error = UnreadableTaskError("its index row says birth a, its log says birth b", task_id="t", version=1)
-    assert log.mark_unreadable(error) is None
-    assert store.recorder.select_entry("t") == row
 
 
 go_on = threading.Event()

@@ -96,7 +96,7 @@ def test_who_stands_in_line_behind_it_goes_on_with_it_when_others_were_first(
                 submit(rows, **about)
 
         def be_late(rows: Any, about: Any) -> None:
-            wait_for(lambda: not threads_left or committers() == COMMITTERS, TIMEOUT)
+            wait_for(lambda: not threads_left or system.runtime.commits._count == COMMITTERS, TIMEOUT)
             other.task("t").signal("news", 1)
             submit(rows, **about)
 
@@ -105,10 +105,6 @@ def test_who_stands_in_line_behind_it_goes_on_with_it_when_others_were_first(
             monkeypatch.setattr(system.runtime.commits, "start", no_thread)
         assert system.spawn(many_lines, 3 * COMMITTERS, id="t").result(TIMEOUT) == 3 * COMMITTERS
     assert told == ["t"]
-
-
-def committers() -> int:
-    return sum(thread.name.startswith("perdure-commit") for thread in threading.enumerate())
 
 
 def no_thread(_fn: Any) -> None:
